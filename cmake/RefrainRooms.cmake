@@ -1,0 +1,54 @@
+# refrain_room(NAME DEPENDS…): the static library refrain_NAME from every .cpp below NAME/, seen by others as
+# <refrain/NAME/…>. What a room needs beyond other rooms is in NAME/room.cmake when there is one.
+
+find_package(Threads REQUIRED)
+
+find_program(REFRAIN_CCACHE ccache)
+if(REFRAIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${REFRAIN_CCACHE})
+endif()
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+# Flags every target of this project is compiled with.
+add_library(refrain_flags INTERFACE)
+target_compile_features(refrain_flags INTERFACE cxx_std_20)
+target_compile_options(refrain_flags INTERFACE -Wall -Wextra -Wshadow -Werror
+  # a*b+c is fused only where the source says so: vector body, tail, replay and rebuild then give the same bits
+  -ffp-contract=off)
+if(REFRAIN_ARCH)
+  target_compile_options(refrain_flags INTERFACE -march=${REFRAIN_ARCH})
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 warns of uninitialised vector registers inside its own intrinsics headers
+  target_compile_options(refrain_flags INTERFACE -Wno-maybe-uninitialized -Wno-psabi)
+endif()
+if(REFRAIN_SANITIZE)
+  target_compile_options(refrain_flags INTERFACE -fsanitize=${REFRAIN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(refrain_flags INTERFACE -fsanitize=${REFRAIN_SANITIZE})
+endif()
+
+set(REFRAIN_INCLUDE ${CMAKE_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${REFRAIN_INCLUDE}/refrain)
+
+function(refrain_room name)
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${name} ${REFRAIN_INCLUDE}/refrain/${name} SYMBOLIC)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${name}/*.cpp)
+  if(sources)
+    add_library(refrain_${name} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(refrain_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(refrain_${name} ${scope} ${REFRAIN_INCLUDE})
+  target_link_libraries(refrain_${name} ${scope} refrain_flags Threads::Threads)
+  foreach(dependency ${ARGN})
+    target_link_libraries(refrain_${name} ${scope} refrain_${dependency})
+  endforeach()
+  if(EXISTS ${CMAKE_SOURCE_DIR}/${name}/room.cmake)
+    include(${CMAKE_SOURCE_DIR}/${name}/room.cmake)
+  endif()
+endfunction()

@@ -1,0 +1,50 @@
+// One long anonymous mapping, backed by the system page by page as it is touched. Huge pages are asked for because
+// fresh 4 KiB pages cost about 2 us each, more than the arithmetic of a large elementwise op.
+#include <refrain/core/check.h>
+#include <refrain/core/device.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace refrain::detail {
+
+namespace {
+
+constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+
+class MappedRange : public AddressRange {
+ public:
+  MappedRange() {
+    // Twice the machine's memory leaves room for holes; smaller when the process may not map that much.
+    capacity_ = std::int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) * 2 / kHugePage * kHugePage;
+    for (; capacity_ >= 16 * kHugePage; capacity_ = capacity_ / 2 / kHugePage * kHugePage) {
+      mapped_ = mmap(nullptr, std::size_t(capacity_ + kHugePage), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (mapped_ != MAP_FAILED) break;
+    }
+    check<OutOfMemory>(mapped_ != MAP_FAILED, "cannot map an address range for tensors: ", std::strerror(errno));
+    const auto address = reinterpret_cast<std::uintptr_t>(mapped_);
+    base_ = reinterpret_cast<std::byte*>((address + std::uintptr_t(kHugePage) - 1) / std::uintptr_t(kHugePage) * std::uintptr_t(kHugePage));
+    madvise(base_, std::size_t(capacity_), MADV_HUGEPAGE);  // a wish: systems without huge pages ignore it
+  }
+  ~MappedRange() override { munmap(mapped_, std::size_t(capacity_ + kHugePage)); }
+  MappedRange(const MappedRange&) = delete;
+  MappedRange& operator=(const MappedRange&) = delete;
+
+  std::byte* base() const override { return base_; }
+  std::int64_t capacity() const override { return capacity_; }
+
+ private:
+  void* mapped_ = MAP_FAILED;
+  std::byte* base_ = nullptr;
+  std::int64_t capacity_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<AddressRange> reserve_cpu_range() { return std::make_unique<MappedRange>(); }
+
+}  // namespace refrain::detail

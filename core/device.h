@@ -1,0 +1,74 @@
+// Where tensors live and kernels run. A Device is a handle: copies name the same arena and ledger.
+#pragma once
+
+#include <refrain/core/memory/arena.h>
+#include <refrain/core/memory/ledger.h>
+
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <string>
+
+namespace refrain {
+
+enum class DeviceKind : std::uint8_t { cpu, plan };
+
+namespace detail {
+
+// An address range of a backend. The base of a range without bytes is null.
+class AddressRange {
+ public:
+  virtual ~AddressRange() = default;
+  virtual std::byte* base() const = 0;
+  virtual std::int64_t capacity() const = 0;
+};
+std::unique_ptr<AddressRange> reserve_cpu_range();   // core/cpu
+std::unique_ptr<AddressRange> reserve_plan_range();  // core/plan
+
+struct DeviceState {
+  DeviceState(DeviceKind kind, std::unique_ptr<AddressRange> range);
+  DeviceKind kind;
+  std::unique_ptr<AddressRange> range;
+  std::mutex mutex;  // guards arena and ledger
+  Arena arena;
+  Ledger ledger;
+};
+
+}  // namespace detail
+
+class Device {
+ public:
+  // The process's own CPU device.
+  static Device cpu();
+  // A CPU device with an arena and ledger of its own, for a second training or a measurement in one process.
+  static Device new_cpu();
+  // Tensors that have sizes and offsets but no bytes: kernels validate and book their cost, and compute nothing.
+  static Device plan();
+
+  DeviceKind kind() const { return state_->kind; }
+  bool has_bytes() const { return state_->kind != DeviceKind::plan; }
+
+  // Bytes the arena may take from the system; std::numeric_limits::max() lifts the limit.
+  void set_memory_limit(std::int64_t bytes) const;
+
+  // Snapshot under the device's lock.
+  Ledger ledger() const;
+  std::int64_t live_bytes() const;
+  std::int64_t live_bytes(MemoryKind kind) const;
+  std::int64_t live_count() const;
+  std::int64_t peak_bytes() const;
+  std::int64_t reserved_bytes() const;
+  void reset_peak() const;
+
+  detail::DeviceState& state() const { return *state_; }
+  friend bool operator==(const Device& a, const Device& b) { return a.state_ == b.state_; }
+
+ private:
+  explicit Device(std::shared_ptr<detail::DeviceState> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::DeviceState> state_;
+  friend class Storage;
+};
+
+std::ostream& operator<<(std::ostream& out, const Device& device);
+
+}  // namespace refrain

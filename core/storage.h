@@ -1,0 +1,46 @@
+// A block of an arena, shared by the tensors that view it. Freed with its last holder.
+#pragma once
+
+#include <refrain/core/device.h>
+
+#include <memory>
+
+namespace refrain {
+
+class Storage {
+ public:
+  // Takes `bytes` from the device's arena, tagged with what the calling thread is doing.
+  // Throws OutOfMemory naming requested, held, limit, module and op.
+  static std::shared_ptr<Storage> allocate(const Device& device, std::int64_t bytes);
+  Storage(const Device& device, std::int64_t bytes, std::int64_t offset, const MemoryTag& tag);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  // Null on a plan device.
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+  std::int64_t offset() const { return offset_; }
+  const Device& device() const { return device_; }
+  const MemoryTag& tag() const { return tag_; }
+  void set_kind(MemoryKind kind);
+
+  // Counts writes in place, so that a saved tensor that was changed is noticed.
+  std::uint64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+  // While something on the tape needs these bytes a temporary counts as a saved activation.
+  void add_saved();
+  void remove_saved();
+  int num_saved() const { return num_saved_; }
+
+ private:
+  Device device_;
+  std::int64_t bytes_, offset_;
+  std::byte* data_;
+  MemoryTag tag_;
+  std::uint64_t version_ = 0;
+  int num_saved_ = 0;
+};
+
+}  // namespace refrain

@@ -1,0 +1,58 @@
+#include <refrain/kernels/kernel.h>
+
+namespace refrain {
+
+TensorArg::TensorArg(const Tensor& t)
+    : address_(t.address()), shape_(t.shape()), strides_(t.strides()), numel_(t.numel()), dtype_(t.dtype()), defined_(true),
+      is_contiguous_(t.is_contiguous()) {}
+
+namespace {
+
+void note_read(const Tensor& t) {
+  if (t.autograd_slot()) t.autograd_slot()->on_read();
+}
+
+}  // namespace
+
+In::In(const Tensor& t) : TensorArg(t) { note_read(t); }
+
+OptionalIn::OptionalIn(const Tensor& t) {
+  if (!t.defined()) return;
+  static_cast<TensorArg&>(*this) = In(t);
+}
+
+Out::Out(const Tensor& t) : TensorArg(t), is_plan_(t.device().kind() == DeviceKind::plan) {}
+
+OptionalOut::OptionalOut(const Tensor& t) {
+  if (t.defined()) static_cast<TensorArg&>(*this) = Out(t);
+}
+
+CostMeter& cost_meter() {
+  thread_local CostMeter meter;
+  return meter;
+}
+
+void detail::book(const Cost& cost) {
+  CostMeter& meter = cost_meter();
+  meter.total += cost;
+  if (is_replaying()) meter.replay += cost;
+  ++meter.launches;
+}
+
+void check_shape(std::string_view kernel, std::string_view argument, const TensorArg& arg, const Shape& expected) {
+  check(arg.shape() == expected, kernel, ": ", argument, " must be ", expected, ", got ", arg.shape());
+}
+
+void check_dtype(std::string_view kernel, std::string_view argument, const TensorArg& arg, DType expected) {
+  check(arg.dtype() == expected, kernel, ": ", argument, " must be ", expected, ", got ", arg.dtype());
+}
+
+void check_contiguous(std::string_view kernel, std::string_view argument, const TensorArg& arg) {
+  check(arg.is_contiguous(), kernel, ": ", argument, " must be contiguous, got ", arg.shape(), " with strides ", arg.strides());
+}
+
+void check_floating(std::string_view kernel, std::string_view argument, const TensorArg& arg) {
+  check(arg.dtype() == DType::f64 || arg.dtype() == DType::f32, kernel, ": ", argument, " must be f64 or f32, got ", arg.dtype());
+}
+
+}  // namespace refrain

@@ -1,0 +1,5 @@
+// The test main, compiled once. Catch2 3.x brings its own.
+#if !__has_include(<catch2/catch_all.hpp>)
+#define CATCH_CONFIG_MAIN
+#include <catch2/catch.hpp>
+#endif
