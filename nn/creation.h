@@ -1,0 +1,52 @@
+// Where and how modules create their parameters: device, dtype and seed of the calling thread, set by a scope.
+//
+//   CreationScope scope({.device = Device::plan()});
+//   Vit model(vit_l_16());            // sizes without bytes
+//
+// A parameter's initial values are keyed by the seed and its full name (`blocks.3.attention.qkv.weight`), and, when
+// the same name is created again in the same scope, by how often that happened: the same program gives the same
+// values, and leaving out one parameter changes no other.
+#pragma once
+
+#include <refrain/core/context.h>
+#include <refrain/core/device.h>
+#include <refrain/core/dtype.h>
+#include <refrain/core/random.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace refrain {
+
+struct CreationOptions {
+  Device device = Device::cpu();
+  DType dtype = DType::f32;  // of parameters and buffers
+  std::uint64_t seed = 0;
+};
+
+class CreationScope {
+ public:
+  explicit CreationScope(const CreationOptions& options);
+  ~CreationScope();
+  CreationScope(const CreationScope&) = delete;
+  CreationScope& operator=(const CreationScope&) = delete;
+
+ private:
+  struct State;
+  friend CreationOptions& creation_options();
+  friend RandomKey creation_key(std::string_view name);
+  static State& state();
+  CreationOptions old_options_;
+  const ModulePath* old_base_;
+  std::map<std::string, std::uint32_t> old_counts_;
+};
+
+// The calling thread's; without a scope f32 on the CPU device with seed 0.
+CreationOptions& creation_options();
+
+// Key of the initial values of a parameter `name` of the module under construction (thread_context().module).
+RandomKey creation_key(std::string_view name);
+
+}  // namespace refrain
