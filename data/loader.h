@@ -1,0 +1,65 @@
+// Batches in a reproducible order, prepared by a background thread in slots reserved before the first step. The order of
+// an epoch is a pure function of seed and epoch, so a position of two numbers is all a resumed run needs.
+#pragma once
+
+#include <refrain/core/tensor.h>
+#include <refrain/data/samples.h>
+
+#include <memory>
+#include <optional>
+
+namespace refrain {
+
+struct Batch {
+  Tensor input;                // [B, sample shape…]; valid until the loader's next call
+  Tensor target;               // i64 [B, target shape…]
+  std::int64_t size = 0;       // B; the last batch of an epoch may be short
+  std::int64_t first = 0;      // its first sample's place in the epoch's order
+  std::int64_t epoch = 0;
+};
+
+// Where training stands: `position` samples of `epoch` have been handed out.
+struct LoaderState {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;
+  friend bool operator==(const LoaderState&, const LoaderState&) = default;
+};
+
+struct LoaderOptions {
+  std::int64_t batch = 64;
+  bool shuffle = true;
+  bool drop_last = false;      // leaves out a short last batch
+  std::uint64_t seed = 0;
+  int num_slots = 3;
+  Device device = Device::cpu();
+};
+
+// Sample indices of an epoch in their order: Fisher-Yates with Philox words of (seed, epoch).
+std::vector<std::int64_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch, bool shuffle);
+
+class Loader {
+ public:
+  // Throws DataError when there is no sample, or no whole batch with drop_last; InvalidArgument for options out of range.
+  Loader(std::shared_ptr<const Samples> samples, const LoaderOptions& options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // The next batch, or nothing at the end of an epoch; the call after that begins the next one. Waits for the background
+  // thread and throws what went wrong there.
+  std::optional<Batch> next();
+
+  const LoaderState& state() const;
+  // Continues from any position. Throws InvalidArgument when it lies outside the epoch.
+  void set_state(const LoaderState& state);
+
+  std::int64_t num_samples() const;   // of an epoch, without what drop_last leaves out
+  std::int64_t num_batches() const;   // of an epoch
+  double wait_seconds() const;        // spent in next() for data, so far
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace refrain

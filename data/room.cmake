@@ -1,0 +1,2 @@
+# zlib unpacks gzipped data files.
+target_link_libraries(refrain_data PRIVATE ZLIB::ZLIB)
