@@ -1,0 +1,89 @@
+// The table of keys: the only place that lists them.
+#pragma once
+
+#include <refrain/train/config.h>
+
+#include <limits>
+#include <string_view>
+
+namespace refrain::detail {
+
+struct Key {
+  std::string_view name, meaning;
+  double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
+  std::string_view choices = {};  // separated by '|'
+};
+
+inline constexpr double kMany = 1e12;
+inline constexpr double kBelow1 = 0.999999;
+
+// Calls f(key, field) for every key of a Config or const Config; section(title) before the keys of a section.
+template <class C, class Section, class F>
+void for_each_key(C& c, Section&& section, F&& f) {
+  section("model");
+  f(Key{.name = "model", .meaning = "what is trained", .choices = "vit|gpt2"}, c.model);
+  f(Key{.name = "preset", .meaning = "shape of a known model; other keys override it",
+        .choices = "|vit_ti_16|vit_s_16|vit_s_32|vit_b_16|vit_b_32|vit_l_16|vit_l_32|vit_h_14|gpt2"}, c.preset);
+  f(Key{"image_size", "height and width of the images; 0: the data's", 0, 65536}, c.image_size);
+  f(Key{"patch_size", "height and width of a patch", 1, 65536}, c.patch_size);
+  f(Key{"channels", "channels of the images; 0: the data's", 0, 4096}, c.channels);
+  f(Key{"num_classes", "classes; 0: the data's", 0, 1e9}, c.num_classes);
+  f(Key{"vocab", "gpt2: number of tokens", 1, 1e9}, c.vocab);
+  f(Key{"context", "gpt2: tokens a window", 1, 1e9}, c.context);
+  f(Key{"width", "channels of the hidden state", 1, 1e6}, c.width);
+  f(Key{"depth", "transformer blocks", 1, 1e6}, c.depth);
+  f(Key{"num_heads", "attention heads", 1, 1e6}, c.num_heads);
+  f(Key{"mlp_ratio", "width of the MLP in units of width", 0.01, 1000}, c.mlp_ratio);
+  f(Key{"dropout", "probability of dropping a value", 0, kBelow1}, c.dropout);
+  f(Key{"attention_dropout", "probability of dropping an attention weight", 0, kBelow1}, c.attention_dropout);
+  f(Key{"stochastic_depth", "probability of skipping the last block, less before it", 0, kBelow1}, c.stochastic_depth);
+
+  section("data");
+  f(Key{.name = "data_format", .meaning = "format of the data", .choices = "idx|cifar10|text"}, c.data_format);
+  f(Key{"data_path", "directory of the data, or the text file"}, c.data_path);
+  f(Key{"mean", "subtracted from pixels between 0 and 1, for each channel"}, c.mean);
+  f(Key{"std", "then divided by this, for each channel"}, c.std);
+  f(Key{"crop_padding", "random crop of the image padded by this many pixels", 0, 4096}, c.crop_padding);
+  f(Key{"flip", "mirror half of the training images"}, c.flip);
+  f(Key{"test_share", "text: share of the file, its end, kept for testing", 1e-6, kBelow1}, c.test_share);
+
+  section("optimisation");
+  f(Key{"batch", "samples a micro-batch", 1, 1e9}, c.batch);
+  f(Key{"accumulate", "micro-batches an optimizer step", 1, 1e9}, c.accumulate);
+  f(Key{"eval_batch", "samples a batch of the evaluation; 0: as batch", 0, 1e9}, c.eval_batch);
+  f(Key{"epochs", "passes over the training data; 0: until max_steps", 0, kMany}, c.epochs);
+  f(Key{"max_steps", "optimizer steps at most; 0: no limit", 0, 4e9}, c.max_steps);
+  f(Key{.name = "optimizer", .meaning = "update rule", .choices = "sgd|adam|adamw"}, c.optimizer);
+  f(Key{"lr", "highest learning rate", 0, 1e6}, c.lr);
+  f(Key{"momentum", "sgd: momentum; 0 keeps no state", 0, kBelow1}, c.momentum);
+  f(Key{"nesterov", "sgd: Nesterov's momentum"}, c.nesterov);
+  f(Key{"betas", "adam, adamw: decay of the two moments", 0, kBelow1}, c.betas);
+  f(Key{"eps", "adam, adamw: added to the denominator", 0, 1}, c.eps);
+  f(Key{"weight_decay", "decay of weights; norms and biases have none", 0, 1e6}, c.weight_decay);
+  f(Key{"clip_norm", "largest global gradient norm; 0: no clipping", 0, kMany}, c.clip_norm);
+  f(Key{"label_smoothing", "share of the target spread over all classes", 0, kBelow1}, c.label_smoothing);
+  f(Key{.name = "schedule", .meaning = "course of the learning rate after the warm-up", .choices = "constant|linear|cosine"}, c.schedule);
+  f(Key{"warmup_epochs", "linear warm-up in epochs", 0, kMany}, c.warmup_epochs);
+  f(Key{"warmup_steps", "linear warm-up in steps; 0: as warmup_epochs says", 0, 4e9}, c.warmup_steps);
+  f(Key{"lr_floor", "learning rate at the end of the schedule and after it", 0, 1e6}, c.lr_floor);
+  f(Key{"freeze", "patterns of parameters that stay as they are, such as \"blocks.0.*\""}, c.freeze);
+
+  section("memory");
+  f(Key{.name = "checkpoint", .meaning = "which activations are dropped and replayed", .choices = "none|block|nested|selective"}, c.checkpoint);
+  f(Key{"checkpoint_levels", "nested: levels of regions inside regions", 1, 16}, c.checkpoint_levels);
+  f(Key{"checkpoint_keep", "selective: ops whose results are kept, such as \"attention\""}, c.checkpoint_keep);
+  f(Key{"certify", "hash every value and compare it in replay"}, c.certify);
+  f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: no limit", 0, 9e18}, c.memory_limit);
+
+  section("run");
+  f(Key{"seed", "of everything random", 0, 9e18}, c.seed);
+  f(Key{.name = "device", .meaning = "where to run", .choices = "auto|cpu|cuda"}, c.device);
+  f(Key{"threads", "threads of the kernels; 0: as the machine has", 0, 1024}, c.threads);
+  f(Key{"run_dir", "directory of the run; empty: the first free one of runs/NAME, runs/NAME-2, …"}, c.run_dir);
+  f(Key{"snapshot_every", "steps from snapshot to snapshot; 0: only at the end", 0, kMany}, c.snapshot_every);
+  f(Key{"keep_snapshots", "newest snapshots that are kept", 1, kMany}, c.keep_snapshots);
+  f(Key{"eval_every", "epochs from evaluation to evaluation; 0: only at the end", 0, kMany}, c.eval_every);
+  f(Key{"log_every", "steps from metrics line to metrics line", 1, kMany}, c.log_every);
+}
+
+}  // namespace refrain::detail
