@@ -1,6 +1,8 @@
 #include <refrain/core/check.h>
 #include <refrain/core/storage.h>
 
+#include <atomic>
+
 #if defined(__SANITIZE_ADDRESS__)
 #define REFRAIN_ASAN 1
 #elif defined(__has_feature)
@@ -31,7 +33,11 @@ void mark_free([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t b
 #endif
 }
 
+std::atomic<std::uint64_t> birth_counter{0};
+
 }  // namespace
+
+std::uint64_t Storage::next_birth() { return birth_counter.load(std::memory_order_relaxed); }
 
 std::shared_ptr<Storage> Storage::allocate(const Device& device, std::int64_t bytes) {
   const MemoryTag tag = MemoryTag::current();
@@ -51,7 +57,7 @@ std::shared_ptr<Storage> Storage::allocate(const Device& device, std::int64_t by
 }
 
 Storage::Storage(const Device& device, std::int64_t bytes, std::int64_t offset, const MemoryTag& tag)
-    : device_(device), bytes_(bytes), offset_(offset), data_(nullptr), tag_(tag) {
+    : device_(device), bytes_(bytes), offset_(offset), data_(nullptr), tag_(tag), birth_(birth_counter.fetch_add(1, std::memory_order_relaxed)) {
   if (std::byte* base = device.state().range->base()) data_ = base + offset;
   mark_owned(data_, bytes_);
 }

@@ -29,6 +29,11 @@ class Storage {
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
+  // Position of this allocation among all of the process; later ones are larger.
+  std::uint64_t birth() const { return birth_; }
+  // The birth the next allocation will at least have.
+  static std::uint64_t next_birth();
+
   // While something on the tape needs these bytes a temporary counts as a saved activation.
   void add_saved();
   void remove_saved();
@@ -39,7 +44,7 @@ class Storage {
   std::int64_t bytes_, offset_;
   std::byte* data_;
   MemoryTag tag_;
-  std::uint64_t version_ = 0;
+  std::uint64_t version_ = 0, birth_;
   int num_saved_ = 0;
 };
 

@@ -65,6 +65,8 @@ class Tensor {
   bool requires_grad() const { return defined() && impl_->slot && impl_->slot->requires_grad(); }
   // The same view as a new tensor that autograd does not know.
   Tensor without_autograd() const;
+  // Whether no other tensor, and nothing saved, sees these bytes.
+  bool is_sole_owner() const { return impl_.use_count() == 1 && impl().storage != nullptr && impl().storage.use_count() == 1; }
   // True when both handles are one tensor object.
   friend bool is_same(const Tensor& a, const Tensor& b) { return a.impl_ == b.impl_; }
 

@@ -7,6 +7,7 @@ namespace refrain::view {
 namespace {
 
 Tensor make(const Tensor& base, const Shape& shape, const Strides& strides, std::int64_t offset) {
+  if (base.autograd_slot()) base.autograd_slot()->on_read();  // the view's readers are unknown to a checkpoint region
   return Tensor(base.storage(), base.device(), base.dtype(), shape, strides, offset);
 }
 
