@@ -1,3 +1,22 @@
 # Highway 1.0.3: its list of dynamic targets contradicts itself on machines with the newest AVX-512 (an #error); the
 # kernels want the build's own target anyway.
 target_compile_definitions(refrain_kernels PRIVATE HWY_COMPILE_ONLY_STATIC)
+
+# GEMM: Eigen is always built in; oneDNN takes the f32 products where it is installed.
+find_package(Eigen3 3.3 REQUIRED NO_MODULE)
+target_include_directories(refrain_kernels SYSTEM PRIVATE $<TARGET_PROPERTY:Eigen3::Eigen,INTERFACE_INCLUDE_DIRECTORIES>)
+
+if(REFRAIN_ONEDNN)
+  # Not through oneDNN's package file: Debian's asks for OpenCL's development files as well.
+  find_path(REFRAIN_DNNL_INCLUDE oneapi/dnnl/dnnl.h)
+  find_library(REFRAIN_DNNL_LIBRARY dnnl)
+  mark_as_advanced(REFRAIN_DNNL_INCLUDE REFRAIN_DNNL_LIBRARY)
+  if(REFRAIN_DNNL_INCLUDE AND REFRAIN_DNNL_LIBRARY)
+    target_include_directories(refrain_kernels SYSTEM PRIVATE ${REFRAIN_DNNL_INCLUDE})
+    target_link_libraries(refrain_kernels PRIVATE ${REFRAIN_DNNL_LIBRARY} ${CMAKE_DL_LIBS})
+    target_compile_definitions(refrain_kernels PRIVATE REFRAIN_HAS_ONEDNN)
+    message(STATUS "GEMM: oneDNN (${REFRAIN_DNNL_LIBRARY}) for f32, Eigen ${Eigen3_VERSION} otherwise")
+  else()
+    message(STATUS "GEMM: Eigen ${Eigen3_VERSION} (with oneDNN, Debian's libdnnl-dev, f32 products are faster)")
+  endif()
+endif()
