@@ -1,0 +1,169 @@
+// Names, validation and cost of the elementwise kernels.
+#include <refrain/kernels/elementwise/elementwise.h>
+
+namespace refrain {
+
+namespace {
+
+void check_broadcasts(std::string_view kernel, std::string_view argument, const TensorArg& arg, const Shape& shape) {
+  bool fits = arg.num_dims() <= shape.size();
+  for (int i = 1; fits && i <= arg.num_dims(); ++i) {
+    const std::int64_t extent = arg.dim(-i);
+    fits = extent == 1 || extent == shape[shape.size() - i];
+  }
+  check(fits, kernel, ": ", argument, " of shape ", arg.shape(), " does not broadcast to ", shape);
+}
+
+void check_operand(std::string_view kernel, std::string_view argument, const TensorArg& arg, const TensorArg& out) {
+  check_dtype(kernel, argument, arg, out.dtype());
+  check_broadcasts(kernel, argument, arg, out.shape());
+}
+
+// An output that repeats elements would be written several times, in no order.
+void check_output(std::string_view kernel, const TensorArg& out) {
+  for (int i = 0; i < out.num_dims(); ++i) {
+    check(out.dim(i) <= 1 || out.strides()[i] != 0, kernel, ": the output is an expanded view of shape ", out.shape());
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::neg: return "neg";
+    case UnaryOp::abs: return "abs";
+    case UnaryOp::exp: return "exp";
+    case UnaryOp::log: return "log";
+    case UnaryOp::sqrt: return "sqrt";
+    case UnaryOp::rsqrt: return "rsqrt";
+    case UnaryOp::reciprocal: return "reciprocal";
+    case UnaryOp::square: return "square";
+    case UnaryOp::sin: return "sin";
+    case UnaryOp::cos: return "cos";
+    case UnaryOp::tanh: return "tanh";
+    case UnaryOp::sigmoid: return "sigmoid";
+    case UnaryOp::relu: return "relu";
+    case UnaryOp::gelu_erf: return "gelu (erf)";
+    case UnaryOp::gelu_tanh: return "gelu (tanh)";
+    case UnaryOp::silu: return "silu";
+  }
+  return "?";
+}
+
+std::string_view name_of(ScalarOp op) {
+  switch (op) {
+    case ScalarOp::add: return "add";
+    case ScalarOp::mul: return "mul";
+    case ScalarOp::div: return "div";
+    case ScalarOp::rsub: return "rsub";
+    case ScalarOp::rdiv: return "rdiv";
+    case ScalarOp::pow: return "pow";
+    case ScalarOp::maximum: return "maximum";
+    case ScalarOp::minimum: return "minimum";
+  }
+  return "?";
+}
+
+std::string_view name_of(BinaryOp op) {
+  switch (op) {
+    case BinaryOp::add: return "add";
+    case BinaryOp::sub: return "sub";
+    case BinaryOp::mul: return "mul";
+    case BinaryOp::div: return "div";
+    case BinaryOp::maximum: return "maximum";
+    case BinaryOp::minimum: return "minimum";
+  }
+  return "?";
+}
+
+std::string_view name_of(CompareOp op) {
+  switch (op) {
+    case CompareOp::equal: return "equal";
+    case CompareOp::not_equal: return "not_equal";
+    case CompareOp::less: return "less";
+    case CompareOp::less_equal: return "less_equal";
+    case CompareOp::greater: return "greater";
+    case CompareOp::greater_equal: return "greater_equal";
+  }
+  return "?";
+}
+
+// Floating-point operations an element costs, as written in the kernels; a polynomial's fma counts as two.
+namespace {
+
+double flops_of(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::neg: case UnaryOp::abs: case UnaryOp::square: case UnaryOp::sqrt: case UnaryOp::reciprocal: case UnaryOp::relu: return 1;
+    case UnaryOp::rsqrt: return 2;
+    case UnaryOp::exp: case UnaryOp::log: case UnaryOp::sin: case UnaryOp::cos: return 22;
+    case UnaryOp::tanh: case UnaryOp::sigmoid: case UnaryOp::silu: return 26;
+    case UnaryOp::gelu_tanh: return 32;
+    case UnaryOp::gelu_erf: return 50;
+  }
+  return 1;
+}
+
+}  // namespace
+
+bool backward_reads_output(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::exp: case UnaryOp::sqrt: case UnaryOp::rsqrt: case UnaryOp::reciprocal: case UnaryOp::tanh: case UnaryOp::sigmoid:
+    case UnaryOp::relu:
+      return true;
+    default: return false;
+  }
+}
+
+void validate(const Unary& k) {
+  check_floating(name_of(k.op), "x", k.x);
+  check_operand(name_of(k.op), "x", k.x, k.out);
+  check_output(name_of(k.op), k.out);
+}
+Cost cost(const Unary& k) { return {flops_of(k.op) * double(k.out.numel()), k.x.bytes() + k.out.bytes()}; }
+
+void validate(const UnaryBackward& k) {
+  check(k.op != UnaryOp::neg, "unary_backward: the gradient of neg is neg of the gradient");
+  check_floating(name_of(k.op), "grad_out", k.grad_out);
+  check_operand(name_of(k.op), "grad_out", k.grad_out, k.out);
+  check_operand(name_of(k.op), "value", k.value, k.out);
+  check_output(name_of(k.op), k.out);
+}
+Cost cost(const UnaryBackward& k) {
+  const double flops = backward_reads_output(k.op) ? 3 : flops_of(k.op) + 3;
+  return {flops * double(k.out.numel()), k.grad_out.bytes() + k.value.bytes() + k.out.bytes()};
+}
+
+void validate(const Scalar& k) {
+  check_floating(name_of(k.op), "x", k.x);
+  check_operand(name_of(k.op), "x", k.x, k.out);
+  check_output(name_of(k.op), k.out);
+}
+Cost cost(const Scalar& k) { return {double(k.out.numel()), k.x.bytes() + k.out.bytes()}; }
+
+void validate(const Binary& k) {
+  check_floating(name_of(k.op), "a", k.a);
+  check_operand(name_of(k.op), "a", k.a, k.out);
+  check_operand(name_of(k.op), "b", k.b, k.out);
+  check_output(name_of(k.op), k.out);
+}
+Cost cost(const Binary& k) { return {double(k.out.numel()), k.a.bytes() + k.b.bytes() + k.out.bytes()}; }
+
+void validate(const Compare& k) {
+  check_dtype(name_of(k.op), "out", k.out, DType::boolean);
+  check_dtype(name_of(k.op), "b", k.b, k.a.dtype());
+  check_broadcasts(name_of(k.op), "a", k.a, k.out.shape());
+  check_broadcasts(name_of(k.op), "b", k.b, k.out.shape());
+  check_output(name_of(k.op), k.out);
+}
+Cost cost(const Compare& k) { return {double(k.out.numel()), k.a.bytes() + k.b.bytes() + k.out.bytes()}; }
+
+void validate(const Where& k) {
+  check_dtype(k.name, "condition", k.condition, DType::boolean);
+  check_broadcasts(k.name, "condition", k.condition, k.out.shape());
+  check_operand(k.name, "a", k.a, k.out);
+  check_operand(k.name, "b", k.b, k.out);
+  check_output(k.name, k.out);
+}
+Cost cost(const Where& k) { return {0, k.condition.bytes() + k.a.bytes() + k.b.bytes() + k.out.bytes()}; }
+
+}  // namespace refrain

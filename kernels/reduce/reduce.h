@@ -1,0 +1,57 @@
+// Reductions. Sums have one fixed order that depends on shapes alone: blocks of a fixed size are summed in the
+// accumulator type, block sums are combined in order in double. x must be contiguous. f64 and f32.
+#pragma once
+
+#include <refrain/kernels/kernel.h>
+
+namespace refrain {
+
+// out = scale · Σ x over the dims in which out is broadcast to x (extent 1 in out, or missing in front).
+struct Sum {
+  static constexpr std::string_view name = "sum";
+  In x;               // contiguous
+  double scale = 1;   // 1/n makes a mean
+  Out out;            // contiguous
+  OptionalOut scratch = {};  // [sum_scratch_numel(x.shape, out.shape)] of x's dtype; may be absent when that is 0
+};
+std::int64_t sum_scratch_numel(const Shape& x, const Shape& out);
+void validate(const Sum&);
+Cost cost(const Sum&);
+void run(Cpu, const Sum&);
+
+// out[0] = Σ x², in double: a sum of squares of f32 cannot overflow.
+struct SquaredNorm {
+  static constexpr std::string_view name = "squared_norm";
+  In x;         // contiguous
+  Out out;      // f64, one element
+  Out scratch;  // f64 [squared_norm_scratch_numel(x.numel)]
+};
+std::int64_t squared_norm_scratch_numel(std::int64_t numel);
+void validate(const SquaredNorm&);
+Cost cost(const SquaredNorm&);
+void run(Cpu, const SquaredNorm&);
+
+// The largest element along one dim and where it is first met. NaN is larger than everything.
+struct Max {
+  static constexpr std::string_view name = "max";
+  In x;                     // contiguous, its extent along dim at least 1
+  int dim;                  // counted from the front
+  Out out;                  // x's shape without dim, contiguous
+  OptionalOut indices = {};  // i64, the same shape
+};
+void validate(const Max&);
+Cost cost(const Max&);
+void run(Cpu, const Max&);
+
+// out = 0 but for grad_out at the indices that Max found along dim.
+struct MaxBackward {
+  static constexpr std::string_view name = "max_backward";
+  In grad_out, indices;  // x's shape without dim; i64 indices
+  int dim;
+  Out out;               // x's shape, contiguous
+};
+void validate(const MaxBackward&);
+Cost cost(const MaxBackward&);
+void run(Cpu, const MaxBackward&);
+
+}  // namespace refrain
