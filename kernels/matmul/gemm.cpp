@@ -190,7 +190,7 @@ void check_args(const GemmArgs<T>& args) {
   check_operand("A", args.a, args.m, args.k);
   check_operand("B", args.b, args.k, args.n);
   check(args.ldc >= args.n, "gemm: leading dimension of C must be at least ", args.n, ", got ", args.ldc);
-  check(!args.a_row_sums || args.a.transposed, "gemm: row sums of A need A to be transposed");
+  check(!args.a_row_sums || (args.a.transposed && args.split_k), "gemm: row sums of A need A to be transposed, and split_k");
   check(!args.split_k || (!args.bias && args.activation == Activation::none && !args.pre_activation), "gemm: split_k excludes an epilogue");
 }
 
@@ -208,7 +208,11 @@ void gemm(const GemmArgs<T>& args) {
     return;
   }
   check_args(args);
-  if (args.m == 0 || args.n == 0) return;
+  if (args.m == 0) return;
+  if (args.n == 0) {
+    if (args.a_row_sums) detail::column_sums(args.a.data, args.a.ld, args.k, args.m, args.a_row_sums);
+    return;
+  }
   const Tiling tiling(args.m, args.n, args.k, true);
   check(tiling.chunks == 1 || args.scratch, "gemm: split_k of ", args.m, " x ", args.n, " x ", args.k, " needs scratch");
   parallel_pieces(tiling.tiles() * tiling.chunks,

@@ -36,7 +36,7 @@ struct GemmArgs {
   const T* bias = nullptr;              // [n], added to every row
   Activation activation = Activation::none;
   T* pre_activation = nullptr;          // [m, n] with rows ldc apart: alpha op(A) op(B) + beta C + bias, for the activation's backward
-  T* a_row_sums = nullptr;              // [m]: sums of op(A) over k (a bias's gradient); A must be transposed
+  T* a_row_sums = nullptr;              // [m]: sums of op(A) over k (a bias's gradient); A must be transposed, split_k set
   // For narrow products over a long k (weight gradients): k is cut into pieces whose sums are added in order. Bits then
   // depend on m, too. Excludes the epilogue.
   bool split_k = false;

@@ -142,9 +142,9 @@ TEST_CASE("gemm: bits are equal on 1, 2 and 4 threads") {
       INFO("m " << m << " n " << n << " k " << k << " engine " << int(engine));
       CHECK(same_on_all_threads([&, m = m, n = n, k = k, split = split] {
         const Tensor a = random_tensor({k, m}, DType::f32, 1), b = random_tensor({k, n}, DType::f32, 2), c = empty({m, n}, DType::f32);
-        const Tensor sums = empty({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k)}, DType::f32);
+        const Tensor sums = zeros({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k)}, DType::f32);
         gemm(GemmArgs<float>{.m = m, .n = n, .k = k, .a = {a.data<float>(), m, true}, .b = {b.data<float>(), n}, .c = c.data<float>(), .ldc = n,
-                             .a_row_sums = sums.data<float>(), .split_k = split != 0, .scratch = scratch.data<float>(), .engine = engine});
+                             .a_row_sums = split ? sums.data<float>() : nullptr, .split_k = split != 0, .scratch = scratch.data<float>(), .engine = engine});
         return std::vector<Tensor>{c, sums};
       }));
     }
