@@ -1,0 +1,61 @@
+// Scaled dot-product attention, softmax(scale·q·kᵀ)·v per sample and head, in tiles: the Tq×Tk matrix is never stored.
+// Forward is the online softmax of Milakov and Gimelshein ("Online normalizer calculation for softmax", 2018), backward
+// recomputes probabilities from the log-sum-exp as in Dao et al. ("FlashAttention", 2022). f32 and f64.
+#pragma once
+
+#include <refrain/core/random.h>
+#include <refrain/kernels/kernel.h>
+
+namespace refrain {
+
+// Head dims above this are refused: tiles live on the stack.
+inline constexpr std::int64_t kMaxHeadDim = 256;
+
+// 1/√D.
+double default_attention_scale(std::int64_t head_dim);
+
+// B samples, H heads, Tq queries, Tk keys, D numbers a head. Tensors may be strided views (of a packed [B, T, 3, H, D],
+// say) as long as the last dim is contiguous.
+//
+// causal: query i attends to keys 0 … i + Tk - Tq, so that the last query sees every key.
+// key_mask: key j of sample b may be attended to where it is not 0.
+// A query that may attend to no key gives zeros, a log-sum-exp of -inf, and zero gradients.
+// dropout: probability that a weight is dropped; weight (b, h, i, j) has element index
+// first_element + ((b·H + h)·Tq + i)·Tk + j in the stream of `key`.
+struct AttentionForward {
+  static constexpr std::string_view name = "attention";
+  In q, k, v;                // [B, Tq, H, D] [B, Tk, H, D] [B, Tk, H, D]
+  OptionalIn key_mask = {};  // [B, Tk] bool or u8
+  bool causal = false;
+  double scale;
+  double dropout = 0;
+  RandomKey key = {};
+  std::int64_t first_element = 0;
+  Out out;               // [B, Tq, H, D]
+  OptionalOut lse = {};  // [B, H, Tq] accumulator type, contiguous: log of the sum of exp(scale·q·k)
+};
+void validate(const AttentionForward&);
+Cost cost(const AttentionForward&);
+void run(Cpu, const AttentionForward&);
+
+// The gradients of q, k and v; those without bytes are left out.
+struct AttentionBackward {
+  static constexpr std::string_view name = "attention_backward";
+  In q, k, v;
+  OptionalIn key_mask = {};
+  bool causal = false;
+  double scale;
+  double dropout = 0;
+  RandomKey key = {};
+  std::int64_t first_element = 0;
+  In attended;  // forward's out
+  In lse;       // forward's lse
+  In grad_out;  // [B, Tq, H, D]
+  Out out;      // gradient of q
+  OptionalOut grad_k = {}, grad_v = {};
+};
+void validate(const AttentionBackward&);
+Cost cost(const AttentionBackward&);
+void run(Cpu, const AttentionBackward&);
+
+}  // namespace refrain
