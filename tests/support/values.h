@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace refrain {
@@ -48,6 +49,17 @@ inline double error_against(const Tensor& got, const std::vector<double>& expect
     worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
   }
   return worst / scale;
+}
+
+// The message of the InvalidArgument that f throws, or "" when it throws none.
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const InvalidArgument& e) {
+    return e.what();
+  }
+  return "";
 }
 
 // Whether f gives the same bits on 1, 2 and 4 threads.

@@ -1,0 +1,31 @@
+// Embedding: rows of a table picked by index, and the table's gradient.
+#pragma once
+
+#include <refrain/kernels/kernel.h>
+
+namespace refrain {
+
+// out[i, :] = weight[indices[i], :]. An index outside 0 … V-1 is an InvalidArgument that names its position, thrown
+// before anything is written.
+struct EmbeddingForward {
+  static constexpr std::string_view name = "embedding";
+  In indices, weight;        // any shape, i64 or i32; [V, D]
+  Out out;                   // indices.shape + [D]
+};
+void validate(const EmbeddingForward& k);
+Cost cost(const EmbeddingForward& k);
+void run(Cpu, const EmbeddingForward& k);
+
+// grad_weight[v, :] = sum of grad_out[i, :] over the i with indices[i] == v, added in rising order of i.
+// The row of padding_idx stays zero; -1 means there is none.
+struct EmbeddingBackward {
+  static constexpr std::string_view name = "embedding_backward";
+  In grad_out, indices;      // indices.shape + [D]; any shape, i64 or i32
+  std::int64_t padding_idx;
+  Out out;                   // grad_weight [V, D]
+};
+void validate(const EmbeddingBackward& k);
+Cost cost(const EmbeddingBackward& k);
+void run(Cpu, const EmbeddingBackward& k);
+
+}  // namespace refrain

@@ -1,0 +1,93 @@
+// Losses: cross-entropy from logits and class indices, mean squared error, and the count of correct predictions.
+// Sums over rows are kept in f64 and added in row order.
+#pragma once
+
+#include <refrain/kernels/kernel.h>
+
+namespace refrain {
+
+enum class Reduction : std::uint8_t { mean, sum, none };
+std::string_view name_of(Reduction reduction);
+
+// Loss of row r with target t:  (1 - s) · (lse - x[t]) + s · (lse - mean(x)),  lse = log(sum(exp(x))), s = label_smoothing.
+// Rows whose target is ignore_index count as 0; mean divides by the other rows, and is 0 when there are none.
+// The result is multiplied by `scale`. Any other target outside 0 … V-1 is an InvalidArgument that names the row,
+// thrown before anything is written. A row whose logits are all -inf has the loss +inf.
+struct CrossEntropyForward {
+  static constexpr std::string_view name = "cross_entropy";
+  In logits, targets;        // […, V]  […] i64
+  std::int64_t ignore_index;
+  double label_smoothing;
+  Reduction reduction;
+  double scale;
+  Out out;                   // loss [], or […] with Reduction::none
+  OptionalOut statistics;    // […, 2] accumulator type: maximum m and log(sum(exp(x - m))) of each row; for backward
+  OptionalOut row_losses;    // […] accumulator type, scratch; not needed with Reduction::none
+};
+void validate(const CrossEntropyForward& k);
+Cost cost(const CrossEntropyForward& k);
+void run(Cpu, const CrossEntropyForward& k);
+
+// grad_logits = (softmax(x) - target distribution) · grad_out · scale / (rows counted), from the saved statistics.
+// Rows of ignored targets get exact zeros, whatever their logits.
+struct CrossEntropyBackward {
+  static constexpr std::string_view name = "cross_entropy_backward";
+  In grad_out;                     // [], or […] with Reduction::none
+  In logits, targets, statistics;  // […, V]  […] i64  […, 2]
+  std::int64_t ignore_index;
+  double label_smoothing;
+  Reduction reduction;
+  double scale;
+  Out out;                         // grad_logits […, V]
+};
+void validate(const CrossEntropyBackward& k);
+Cost cost(const CrossEntropyBackward& k);
+void run(Cpu, const CrossEntropyBackward& k);
+
+// (x - target)², its mean (0 for no elements) or its sum.
+struct MseForward {
+  static constexpr std::string_view name = "mse_loss";
+  In x, target;           // equal shapes, contiguous
+  Reduction reduction;
+  Out out;                // [], or the shape of x with Reduction::none
+  OptionalOut partials;   // [num_partials(numel)] f64, scratch; not needed with Reduction::none
+  static std::int64_t num_partials(std::int64_t numel);
+};
+void validate(const MseForward& k);
+Cost cost(const MseForward& k);
+void run(Cpu, const MseForward& k);
+
+// grad_x = 2 · (x - target) · grad_out / (numel with Reduction::mean).
+struct MseBackward {
+  static constexpr std::string_view name = "mse_loss_backward";
+  In grad_out, x, target;
+  Reduction reduction;
+  Out out;                // grad_x
+};
+void validate(const MseBackward& k);
+Cost cost(const MseBackward& k);
+void run(Cpu, const MseBackward& k);
+
+// How many rows have their largest logit (the first of equals) at their target. Ignored rows are not counted.
+struct CountCorrect {
+  static constexpr std::string_view name = "count_correct";
+  In logits, targets;     // […, V]  […] i64
+  std::int64_t ignore_index;
+  Out out;                // [] i64
+};
+void validate(const CountCorrect& k);
+Cost cost(const CountCorrect& k);
+void run(Cpu, const CountCorrect& k);
+
+// How many targets are not ignore_index: the divisor of a mean over several micro-batches.
+struct CountTargets {
+  static constexpr std::string_view name = "count_targets";
+  In targets;             // any shape, i64, contiguous
+  std::int64_t ignore_index;
+  Out out;                // [] i64
+};
+void validate(const CountTargets& k);
+Cost cost(const CountTargets& k);
+void run(Cpu, const CountTargets& k);
+
+}  // namespace refrain

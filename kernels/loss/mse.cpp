@@ -1,0 +1,73 @@
+// Mean squared error on the CPU, in pieces of fixed size whose sums are added in order.
+#include <refrain/core/parallel.h>
+#include <refrain/kernels/common/simd_span.h>
+#include <refrain/kernels/loss/loss.h>
+
+#include <algorithm>
+
+namespace refrain {
+
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using simd::for_vectors;
+
+constexpr std::int64_t kPiece = 16384;
+
+template <class T>
+void forward(const MseForward& k) {
+  const T *x = k.x.data<T>(), *target = k.target.data<T>();
+  T* out = k.out.data<T>();
+  double* partials = k.partials.data<double>();
+  const bool is_summed = k.reduction != Reduction::none;
+  const std::int64_t numel = k.x.numel();
+  parallel_for(numel, kPiece, [=](std::int64_t begin, std::int64_t end) {
+    const hn::ScalableTag<T> d;
+    simd::Sums<decltype(d), 4> sums(d);
+    for_vectors<4>(d, end - begin, [&](auto j, std::int64_t i, auto lanes) HWY_ATTR {
+      const auto difference = hn::Sub(lanes.load(d, x + begin + i), lanes.load(d, target + begin + i));
+      if (is_summed) sums.part[j] = hn::MulAdd(difference, difference, sums.part[j]);
+      else lanes.store(hn::Mul(difference, difference), d, out + begin + i);
+    });
+    if (is_summed) partials[begin / kPiece] = double(sums.total(d));
+  });
+  if (!is_summed) return;
+  double sum = 0;
+  for (std::int64_t p = 0; p < MseForward::num_partials(numel); ++p) sum += partials[p];
+  *out = T(k.reduction == Reduction::mean ? sum / double(std::max<std::int64_t>(1, numel)) : sum);
+}
+
+template <class T>
+void backward(const MseBackward& k) {
+  const T *x = k.x.data<T>(), *target = k.target.data<T>(), *grad_out = k.grad_out.data<T>();
+  T* out = k.out.data<T>();
+  const bool is_summed = k.reduction != Reduction::none;
+  const std::int64_t numel = k.x.numel();
+  const double factor = k.reduction == Reduction::mean ? 2.0 / double(std::max<std::int64_t>(1, numel)) : 2.0;
+  const T scale = is_summed ? T(double(*grad_out) * factor) : T(2);
+  parallel_for(numel, kPiece, [=](std::int64_t begin, std::int64_t end) {
+    const hn::ScalableTag<T> d;
+    const auto s = hn::Set(d, scale);
+    for_vectors<2>(d, end - begin, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
+      auto g = hn::Mul(s, hn::Sub(lanes.load(d, x + begin + i), lanes.load(d, target + begin + i)));
+      if (!is_summed) g = hn::Mul(g, lanes.load(d, grad_out + begin + i));
+      lanes.store(g, d, out + begin + i);
+    });
+  });
+}
+
+}  // namespace
+
+std::int64_t MseForward::num_partials(std::int64_t numel) { return (numel + kPiece - 1) / kPiece; }
+
+void run(Cpu, const MseForward& k) {
+  if (!k.out.has_bytes()) return;
+  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+}
+
+void run(Cpu, const MseBackward& k) {
+  if (!k.out.has_bytes()) return;
+  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+}
+
+}  // namespace refrain
