@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Set up, build and run every test. Needs nothing but a Debian 12 (or newer) and a network the first time.
+#
+#   ./test.sh [--no-install] [PRESET]      PRESET: test (default), asan or tsan
+#
+# Prints one line a test program and a last line `N passed, N failed`; exits 1 when something failed.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+preset=test
+for argument in "$@"; do
+  case "$argument" in
+    --no-install) NO_INSTALL=1 ;;
+    test|asan|tsan) preset=$argument ;;
+    *) echo "usage: ./test.sh [--no-install] [test|asan|tsan]" >&2; exit 2 ;;
+  esac
+done
+
+source cmake/packages.sh
+install_packages "${REFRAIN_BUILD_PACKAGES[@]}" "${REFRAIN_TEST_PACKAGES[@]}" "${REFRAIN_DATA_PACKAGES[@]}"
+
+cmake --preset "$preset" >build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
+rm -f build-configure.log
+cmake --build "build/$preset" -- -k 0 || { echo "the build failed"; echo "0 passed, 1 failed"; exit 1; }
+
+passed=0
+failed=0
+run() {  # NAME COMMAND…: counts a check that passes or fails as a whole
+  local name=$1; shift
+  if "$@" >"$log" 2>&1; then
+    passed=$((passed + 1)); echo "ok      $name"
+  else
+    failed=$((failed + 1)); cat "$log"; echo "FAILED  $name"
+  fi
+}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+run "layering" cmake -P cmake/CheckLayering.cmake
+for program in build/"$preset"/tests/test_*; do
+  [ -x "$program" ] && [ -f "$program" ] || continue
+  name=$(basename "$program")
+  status=0
+  start=$SECONDS
+  "$program" >"$log" 2>&1 || status=$?
+  # Catch2 closes with "All tests passed (A assertions in T test cases)" or "test cases: T | P passed | F failed".
+  ok=0; bad=0
+  if grep -q '^All tests passed' "$log"; then
+    ok=$(sed -n 's/^All tests passed (.* in \([0-9]*\) test cases\{0,1\}).*/\1/p' "$log" | tail -n 1)
+  else
+    line=$(grep '^test cases:' "$log" | tail -n 1 || true)
+    ok=$(sed -n 's/.*| *\([0-9]*\) passed.*/\1/p' <<<"$line")
+    bad=$(sed -n 's/.*| *\([0-9]*\) failed.*/\1/p' <<<"$line")
+  fi
+  ok=${ok:-0}; bad=${bad:-0}
+  # A program that crashed, or ran nothing, has failed whatever it counted.
+  if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
+  if [ "$status" -eq 0 ] && [ "$ok" -eq 0 ]; then bad=1; echo "$name ran no test"; fi
+  if [ "$bad" -ne 0 ]; then tail -n 200 "$log"; echo "FAILED  $name ($ok passed, $bad failed, $((SECONDS - start)) s)"; else echo "ok      $name ($ok tests, $((SECONDS - start)) s)"; fi
+  passed=$((passed + ok)); failed=$((failed + bad))
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
