@@ -176,6 +176,9 @@ Tensor clone(const Tensor& t) {
   return copy;
 }
 
-Tensor contiguous_values(const Tensor& t) { return t.is_contiguous() ? t : clone(t); }
+Tensor contiguous_values(const Tensor& t) {
+  if (t.is_contiguous()) return t;
+  return t.storage() ? clone(t) : without_bytes(t.shape(), t.dtype(), t.device());
+}
 
 }  // namespace refrain
