@@ -1,0 +1,16 @@
+// Embedding: rows of a table.
+#pragma once
+
+#include <refrain/core/tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace refrain {
+
+// weight[indices]: indices of any shape, i64 or i32, weight [V, D]; the result is indices.shape + [D]. Gradients of equal
+// indices are added in the order of the indices; the row of padding_idx gets none. An index outside 0 … V-1 is an
+// InvalidArgument naming its position. Saves the indices.
+Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<std::int64_t> padding_idx = {});
+
+}  // namespace refrain
