@@ -24,7 +24,7 @@ void onednn_tile(const TileCall<float>& call);
 template <class T>
 void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t n, const T* bias, Activation activation);
 
-// sums[i] (+)= sum over k of A[k, i] for i < m, in order of k.
+// sums[i] = sum over k of A[k, i] for i < m, in an order that depends on k alone.
 template <class T>
 void column_sums(const T* a, std::int64_t lda, std::int64_t k, std::int64_t m, T* sums);
 

@@ -3,6 +3,8 @@
 #include <refrain/kernels/elementwise/gelu.h>
 #include <refrain/kernels/matmul/gemm_engine.h>
 
+#include <algorithm>
+
 namespace refrain::detail {
 
 namespace {
@@ -42,32 +44,37 @@ void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t
   });
 }
 
+namespace {
+
+// The sums of `vectors` neighbouring vectors of columns (the last with `rest` lanes), in steps of 256 rows whose sums
+// are added up: the rounding error then grows with k / 256.
+template <std::size_t vectors, class T>
+void sum_vectors(const T* a, std::int64_t lda, std::int64_t k, std::size_t rest, T* sums) {
+  constexpr std::int64_t kStep = 256;
+  const simd::Tag<T> d;
+  const std::size_t lanes = hn::Lanes(d);
+  simd::Vector<T> total[vectors];
+  for (auto& t : total) t = hn::Zero(d);
+  for (std::int64_t begin = 0; begin < k; begin += kStep) {
+    simd::Vector<T> part[vectors];
+    for (auto& s : part) s = hn::Zero(d);
+    for (std::int64_t p = begin; p < std::min(k, begin + kStep); ++p) {
+      for (std::size_t v = 0; v < vectors; ++v) part[v] = hn::Add(part[v], simd::load_first(d, a + p * lda + v * lanes, rest));
+    }
+    for (std::size_t v = 0; v < vectors; ++v) total[v] = hn::Add(total[v], part[v]);
+  }
+  for (std::size_t v = 0; v < vectors; ++v) simd::store_first(total[v], d, sums + v * lanes, rest);
+}
+
+}  // namespace
+
 template <class T>
 void column_sums(const T* a, std::int64_t lda, std::int64_t k, std::int64_t m, T* sums) {
-  const simd::Tag<T> d;
-  const std::int64_t lanes = std::int64_t(hn::Lanes(d));
-  // Four vectors side by side read whole cache lines of a row; each sum runs over k in order.
+  const std::int64_t lanes = std::int64_t(hn::Lanes(simd::Tag<T>()));
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= m; i += 4 * lanes) {
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    for (std::int64_t p = 0; p < k; ++p) {
-      const T* row = a + p * lda + i;
-      s0 = hn::Add(s0, hn::LoadU(d, row));
-      s1 = hn::Add(s1, hn::LoadU(d, row + lanes));
-      s2 = hn::Add(s2, hn::LoadU(d, row + 2 * lanes));
-      s3 = hn::Add(s3, hn::LoadU(d, row + 3 * lanes));
-    }
-    hn::StoreU(s0, d, sums + i);
-    hn::StoreU(s1, d, sums + i + lanes);
-    hn::StoreU(s2, d, sums + i + 2 * lanes);
-    hn::StoreU(s3, d, sums + i + 3 * lanes);
-  }
-  for (; i < m; i += lanes) {
-    const std::size_t rest = std::size_t(m - i);
-    auto s = hn::Zero(d);
-    for (std::int64_t p = 0; p < k; ++p) s = hn::Add(s, simd::load_first(d, a + p * lda + i, rest));
-    simd::store_first(s, d, sums + i, rest);
-  }
+  // Four vectors side by side read whole cache lines of a row.
+  for (; i + 4 * lanes <= m; i += 4 * lanes) sum_vectors<4>(a + i, lda, k, std::size_t(lanes), sums + i);
+  for (; i < m; i += lanes) sum_vectors<1>(a + i, lda, k, std::size_t(m - i), sums + i);
 }
 
 template void apply_epilogue(float*, float*, std::int64_t, std::int64_t, std::int64_t, const float*, Activation);

@@ -1,0 +1,220 @@
+// Convolution through columns: row (c, p, q) of a chunk's columns holds, for each of its output positions, the pixel
+// that weight (c, p, q) meets there. Chunks are whole images, or rows of one image when that is large already; their
+// size depends on the shapes alone, and chunks follow each other in order.
+#include <refrain/core/parallel.h>
+#include <refrain/kernels/convolution/convolution.h>
+
+#include <algorithm>
+
+namespace refrain {
+
+namespace {
+
+constexpr std::int64_t kChunkElements = std::int64_t{1} << 20;
+constexpr std::int64_t kPieceElements = 16384;
+
+struct Chunk {
+  std::int64_t image, images, y, rows;  // rows y … of images image …; several images only with all their rows
+  std::int64_t positions_per_image, positions;
+};
+
+struct ChunkSize {
+  std::int64_t images, rows;
+};
+
+ChunkSize chunk_size(const ConvolutionGeometry& g) {
+  const std::int64_t row = std::max<std::int64_t>(1, g.window() * g.X()), image = row * g.Y();
+  if (image <= kChunkElements) return {std::min(g.B, kChunkElements / image), g.Y()};
+  return {1, std::max<std::int64_t>(1, kChunkElements / row)};
+}
+
+template <class F>
+void for_chunks(const ConvolutionGeometry& g, F&& f) {
+  const ChunkSize size = chunk_size(g);
+  for (std::int64_t image = 0; image < g.B; image += size.images) {
+    for (std::int64_t y = 0; y < g.Y(); y += size.rows) {
+      Chunk chunk{.image = image, .images = std::min(size.images, g.B - image), .y = y, .rows = std::min(size.rows, g.Y() - y), .positions_per_image = 0, .positions = 0};
+      chunk.positions_per_image = chunk.rows * g.X();
+      chunk.positions = chunk.positions_per_image * chunk.images;
+      f(chunk);
+    }
+  }
+}
+
+struct Range {
+  std::int64_t begin, end;
+};
+
+// Output columns whose window column q lies inside the image.
+Range inside(const ConvolutionGeometry& g, std::int64_t q) {
+  const std::int64_t shift = q - g.padding;  // pixel = x * stride + shift
+  const std::int64_t begin = shift >= 0 ? 0 : (-shift + g.stride - 1) / g.stride;
+  const std::int64_t end = shift >= g.W ? 0 : (g.W - 1 - shift) / g.stride + 1;
+  return {std::min(begin, g.X()), std::clamp(end, std::min(begin, g.X()), g.X())};
+}
+
+// Calls f(row of columns, image of the chunk) in parallel.
+template <class F>
+void for_column_rows(const ConvolutionGeometry& g, const Chunk& chunk, F&& f) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, chunk.positions_per_image));
+  parallel_for(g.window() * chunk.images, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) f(i / chunk.images, i % chunk.images);
+  });
+}
+
+template <class T>
+void fill_columns(const ConvolutionGeometry& g, const Chunk& chunk, const T* x, T* columns) {
+  for_column_rows(g, chunk, [&](std::int64_t row, std::int64_t image) {
+    const std::int64_t c = row / (g.P * g.Q), p = row / g.Q % g.P, q = row % g.Q;
+    const T* plane = x + ((chunk.image + image) * g.C + c) * g.H * g.W;
+    T* to = columns + row * chunk.positions + image * chunk.positions_per_image;
+    const Range range = inside(g, q);
+    for (std::int64_t y = 0; y < chunk.rows; ++y, to += g.X()) {
+      const std::int64_t h = (chunk.y + y) * g.stride + p - g.padding;
+      if (h < 0 || h >= g.H) {
+        std::fill_n(to, g.X(), T(0));
+        continue;
+      }
+      const T* from = plane + h * g.W + q - g.padding;
+      std::fill_n(to, range.begin, T(0));
+      for (std::int64_t i = range.begin; i < range.end; ++i) to[i] = from[i * g.stride];
+      std::fill_n(to + range.end, g.X() - range.end, T(0));
+    }
+  });
+}
+
+// The transpose of fill_columns: adds columns up into x. A plane of x belongs to one thread, so sums have one order.
+template <class T>
+void add_columns(const ConvolutionGeometry& g, const Chunk& chunk, const T* columns, T* x) {
+  const std::int64_t work = g.P * g.Q * chunk.positions_per_image;
+  parallel_for(g.C * chunk.images, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, work)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t image = i / g.C, c = i % g.C;
+      T* plane = x + ((chunk.image + image) * g.C + c) * g.H * g.W;
+      for (std::int64_t window = 0; window < g.P * g.Q; ++window) {
+        const std::int64_t p = window / g.Q, q = window % g.Q;
+        const T* from = columns + (c * g.P * g.Q + window) * chunk.positions + image * chunk.positions_per_image;
+        const Range range = inside(g, q);
+        for (std::int64_t y = 0; y < chunk.rows; ++y, from += g.X()) {
+          const std::int64_t h = (chunk.y + y) * g.stride + p - g.padding;
+          if (h < 0 || h >= g.H) continue;
+          T* to = plane + h * g.W + q - g.padding;
+          for (std::int64_t j = range.begin; j < range.end; ++j) to[j * g.stride] += from[j];
+        }
+      }
+    }
+  });
+}
+
+std::int64_t max_positions(const ConvolutionGeometry& g) {
+  const ChunkSize size = chunk_size(g);
+  return size.images * size.rows * g.X();
+}
+
+template <class T>
+void add_bias(const ConvolutionGeometry& g, const T* bias, T* out) {
+  const std::int64_t plane = g.Y() * g.X();
+  parallel_for(g.B * g.O, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, plane)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t j = 0; j < plane; ++j) out[i * plane + j] += bias[i % g.O];
+    }
+  });
+}
+
+template <class T>
+void forward(const Conv2dForward& k) {
+  const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.x.shape(), k.weight.shape(), k.stride, k.padding);
+  const std::int64_t plane = g.Y() * g.X(), K = std::max<std::int64_t>(1, g.window());
+  T* columns = k.scratch.data<T>();
+  for_chunks(g, [&](const Chunk& chunk) {
+    fill_columns(g, chunk, k.x.data<T>(), columns);
+    gemm_batch<T>(chunk.images, [&](std::int64_t i) {
+      return GemmArgs<T>{.m = g.O, .n = chunk.positions_per_image, .k = g.window(), .a = {k.weight.data<T>(), K},
+                         .b = {columns + i * chunk.positions_per_image, chunk.positions},
+                         .c = k.out.data<T>() + (chunk.image + i) * g.O * plane + chunk.y * g.X(), .ldc = plane, .engine = k.engine};
+    });
+  });
+  if (k.bias) add_bias(g, k.bias.data<T>(), k.out.data<T>());
+}
+
+template <class T>
+void backward_input(const Conv2dBackwardInput& k) {
+  const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.out.shape(), k.weight.shape(), k.stride, k.padding);
+  const std::int64_t plane = g.Y() * g.X(), K = std::max<std::int64_t>(1, g.window());
+  T* columns = k.scratch.data<T>();
+  std::fill_n(k.out.data<T>(), k.out.numel(), T(0));
+  for_chunks(g, [&](const Chunk& chunk) {
+    gemm_batch<T>(chunk.images, [&](std::int64_t i) {
+      return GemmArgs<T>{.m = g.window(), .n = chunk.positions_per_image, .k = g.O, .a = {k.weight.data<T>(), K, true},
+                         .b = {k.grad_out.data<T>() + (chunk.image + i) * g.O * plane + chunk.y * g.X(), plane},
+                         .c = columns + i * chunk.positions_per_image, .ldc = chunk.positions, .engine = k.engine};
+    });
+    add_columns(g, chunk, columns, k.out.data<T>());
+  });
+}
+
+template <class T>
+void backward_weight(const Conv2dBackwardWeight& k) {
+  const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.x.shape(), k.out.shape(), k.stride, k.padding);
+  const std::int64_t plane = g.Y() * g.X(), positions = max_positions(g);
+  T* columns = k.scratch.data<T>();
+  T* grads = columns + g.window() * positions;  // [O, positions]: the chunk's images side by side
+  T* sums = grads + g.O * positions;
+  std::fill_n(k.out.data<T>(), k.out.numel(), T(0));
+  for_chunks(g, [&](const Chunk& chunk) {
+    fill_columns(g, chunk, k.x.data<T>(), columns);
+    const T* from = k.grad_out.data<T>() + chunk.image * g.O * plane + chunk.y * g.X();
+    parallel_for(g.O * chunk.images, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, chunk.positions_per_image)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t o = i / chunk.images, image = i % chunk.images;
+                     std::copy_n(from + (image * g.O + o) * plane, chunk.positions_per_image,
+                                 grads + o * chunk.positions + image * chunk.positions_per_image);
+                   }
+                 });
+    gemm(GemmArgs<T>{.m = g.O, .n = g.window(), .k = chunk.positions, .a = {grads, chunk.positions}, .b = {columns, chunk.positions, true},
+                     .c = k.out.data<T>(), .ldc = g.window(), .beta = T(1), .split_k = true, .scratch = sums, .engine = k.engine});
+  });
+}
+
+template <class T>
+void backward_bias(const Conv2dBackwardBias& k) {
+  using A = accumulator_t<T>;
+  const std::int64_t B = k.grad_out.dim(0), O = k.grad_out.dim(1), plane = k.grad_out.dim(2) * k.grad_out.dim(3);
+  parallel_for(O, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, B * plane)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; ++o) {
+      A total = 0;
+      for (std::int64_t b = 0; b < B; ++b) {
+        const T* from = k.grad_out.data<T>() + (b * O + o) * plane;
+        A lanes[16] = {};  // sums that run side by side
+        for (std::int64_t i = 0; i < plane; ++i) lanes[i % 16] += A(from[i]);
+        for (A lane : lanes) total += lane;
+      }
+      k.out.data<T>()[o] = T(total);
+    }
+  });
+}
+
+}  // namespace
+
+std::int64_t ConvolutionGeometry::scratch_size() const { return window() * max_positions(*this); }
+
+std::int64_t ConvolutionGeometry::weight_scratch_size() const {
+  const std::int64_t positions = max_positions(*this);
+  return (window() + O) * positions + gemm_scratch_size(O, window(), positions);
+}
+
+void run(Cpu, const Conv2dForward& k) {
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
+}
+void run(Cpu, const Conv2dBackwardInput& k) {
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
+}
+void run(Cpu, const Conv2dBackwardWeight& k) {
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
+}
+void run(Cpu, const Conv2dBackwardBias& k) {
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_bias<T>(k); });
+}
+
+}  // namespace refrain

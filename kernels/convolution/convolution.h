@@ -1,0 +1,124 @@
+// 2-d convolution and patch embedding, as matrix products over columns (im2col) that are made a bounded chunk at a
+// time. Shape letters: B batch, C channels in, O channels out, H W image, P Q window, Y X output, D width, N patches.
+#pragma once
+
+#include <refrain/kernels/kernel.h>
+#include <refrain/kernels/matmul/gemm.h>
+
+namespace refrain {
+
+// What a convolution's shapes follow from. Groups and dilation are 1.
+struct ConvolutionGeometry {
+  std::int64_t B, C, H, W, O, P, Q;
+  std::int64_t stride = 1, padding = 0;
+  std::int64_t Y() const { return (H + 2 * padding - P) / stride + 1; }
+  std::int64_t X() const { return (W + 2 * padding - Q) / stride + 1; }
+  std::int64_t window() const { return C * P * Q; }
+  // Throws InvalidArgument for stride < 1, padding < 0, an empty window or one larger than the padded image.
+  void check_valid(std::string_view op) const;
+  // Geometry of x[B, C, H, W] and weight[O, C, P, Q].
+  static ConvolutionGeometry of(std::string_view op, const Shape& x, const Shape& weight, std::int64_t stride, std::int64_t padding);
+  // Elements of scratch: one chunk of columns. The weight's gradient needs more, to sum over positions.
+  std::int64_t scratch_size() const;
+  std::int64_t weight_scratch_size() const;
+};
+
+// out[B, O, Y, X] = sum over the window of weight[O, C, P, Q] x[B, C, H, W] + bias[O]; cross-correlation, as usual.
+struct Conv2dForward {
+  static constexpr std::string_view name = "conv2d";
+  In x, weight;
+  OptionalIn bias;
+  Out out;
+  Out scratch;          // [scratch_size()]
+  std::int64_t stride = 1, padding = 0;
+  GemmEngine engine = GemmEngine::automatic;
+};
+void validate(const Conv2dForward&);
+Cost cost(const Conv2dForward&);
+void run(Cpu, const Conv2dForward&);
+
+struct Conv2dBackwardInput {
+  static constexpr std::string_view name = "conv2d_backward_input";
+  In grad_out, weight;
+  Out out;              // [B, C, H, W]
+  Out scratch;
+  std::int64_t stride = 1, padding = 0;
+  GemmEngine engine = GemmEngine::automatic;
+};
+void validate(const Conv2dBackwardInput&);
+Cost cost(const Conv2dBackwardInput&);
+void run(Cpu, const Conv2dBackwardInput&);
+
+struct Conv2dBackwardWeight {
+  static constexpr std::string_view name = "conv2d_backward_weight";
+  In grad_out, x;
+  Out out;              // [O, C, P, Q]
+  Out scratch;          // [weight_scratch_size()]
+  std::int64_t stride = 1, padding = 0;
+  GemmEngine engine = GemmEngine::automatic;
+};
+void validate(const Conv2dBackwardWeight&);
+Cost cost(const Conv2dBackwardWeight&);
+void run(Cpu, const Conv2dBackwardWeight&);
+
+// out[O] = sum of grad_out[B, O, Y, X] over all but O.
+struct Conv2dBackwardBias {
+  static constexpr std::string_view name = "conv2d_backward_bias";
+  In grad_out;
+  Out out;
+};
+void validate(const Conv2dBackwardBias&);
+Cost cost(const Conv2dBackwardBias&);
+void run(Cpu, const Conv2dBackwardBias&);
+
+// Non-overlapping patches: x[B, C, H, W], weight[D, C, P, Q] with P | H and Q | W; N = (H/P)(W/Q), row by row.
+struct PatchGeometry {
+  std::int64_t B, C, H, W, D, P, Q;
+  std::int64_t patches() const { return (H / P) * (W / Q); }
+  std::int64_t rows() const { return B * patches(); }
+  std::int64_t window() const { return C * P * Q; }
+  static PatchGeometry of(std::string_view op, const Shape& x, const Shape& weight);
+  // Rows of patches that are laid out at a time.
+  std::int64_t chunk_rows() const;
+  // Elements of scratch; the weight's gradient needs more, to sum over the rows.
+  std::int64_t scratch_size() const;
+  std::int64_t weight_scratch_size() const;
+};
+
+// out[B, N, D] = patch . weight + bias[D].
+struct PatchEmbeddingForward {
+  static constexpr std::string_view name = "patch_embedding";
+  In x, weight;
+  OptionalIn bias;
+  Out out;
+  Out scratch;
+  GemmEngine engine = GemmEngine::automatic;
+};
+void validate(const PatchEmbeddingForward&);
+Cost cost(const PatchEmbeddingForward&);
+void run(Cpu, const PatchEmbeddingForward&);
+
+struct PatchEmbeddingBackwardInput {
+  static constexpr std::string_view name = "patch_embedding_backward_input";
+  In grad_out, weight;
+  Out out;              // [B, C, H, W]
+  Out scratch;
+  GemmEngine engine = GemmEngine::automatic;
+};
+void validate(const PatchEmbeddingBackwardInput&);
+Cost cost(const PatchEmbeddingBackwardInput&);
+void run(Cpu, const PatchEmbeddingBackwardInput&);
+
+struct PatchEmbeddingBackwardWeight {
+  static constexpr std::string_view name = "patch_embedding_backward_weight";
+  In grad_out, x;
+  Out out;              // [D, C, P, Q]
+  OptionalOut grad_bias;
+  Out scratch;          // [weight_scratch_size()]
+  GemmEngine engine = GemmEngine::automatic;
+};
+void validate(const PatchEmbeddingBackwardWeight&);
+Cost cost(const PatchEmbeddingBackwardWeight&);
+void run(Cpu, const PatchEmbeddingBackwardWeight&);
+
+}  // namespace refrain
