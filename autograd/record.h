@@ -45,7 +45,8 @@ class Record : public std::enable_shared_from_this<Record> {
   // Drops what was saved.
   virtual void release();
 
-  bool can_rebuild() const { return info.rebuild == Rebuild::from_saved || (info.rebuild == Rebuild::from_input && rebuild_input != nullptr); }
+  // Whether rebuild() would work: in a replay an op that no gradient reaches may have saved values without bytes.
+  bool can_rebuild() const;
 
   OpInfo info;
   const ModulePath* module = thread_context().module;

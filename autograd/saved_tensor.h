@@ -22,7 +22,8 @@ class SavedEntry {
   // Throws as get() does for bytes changed in place; a recipe's sources are checked when it is rebuilt.
   void check_unchanged() const;
   void release();
-  bool is_recipe() const { return recipe_ != nullptr; }
+  // False for a tensor without bytes: a value that no gradient will ask for.
+  bool has_value() const { return recipe_ != nullptr || (tensor_.defined() && tensor_.storage() != nullptr); }
 
  private:
   Tensor tensor_;                         // without autograd; undefined for a recipe

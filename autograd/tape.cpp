@@ -39,6 +39,15 @@ Record::~Record() {
   draining = nullptr;
 }
 
+bool Record::can_rebuild() const {
+  if (is_released || info.rebuild == Rebuild::never) return false;
+  if (info.rebuild == Rebuild::from_input) return rebuild_input != nullptr;
+  for (const std::shared_ptr<SavedEntry>& entry : saved) {
+    if (!entry->has_value()) return false;
+  }
+  return true;
+}
+
 void Record::release() {
   for (const std::shared_ptr<SavedEntry>& entry : saved) entry->release();
   saved.clear();
