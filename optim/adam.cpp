@@ -1,0 +1,19 @@
+#include <refrain/kernels/update/update.h>
+#include <refrain/optim/adam.h>
+
+namespace refrain {
+
+Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool is_decoupled)
+    : Optimizer(std::move(groups), {"mean", "square"}), options_(options), is_decoupled_(is_decoupled) {
+  check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1, "adam: betas must be in [0, 1), got ",
+        options.beta1, " and ", options.beta2);
+  check(options.eps >= 0, "adam: eps must not be negative, got ", options.eps);
+}
+
+void Adam::update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) {
+  launch(AdamUpdate{.grad = grad, .lr = lr, .beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps,
+                    .weight_decay = slot.weight_decay, .grad_scale = grad_scale, .is_decoupled = is_decoupled_, .step = slot.num_steps,
+                    .out = slot.parameter, .mean = slot.state[0], .square = slot.state[1]});
+}
+
+}  // namespace refrain

@@ -1,0 +1,32 @@
+// Adam (Kingma, Ba 2015) with weight decay as part of the gradient, and AdamW (Loshchilov, Hutter 2019) with weight decay
+// beside it. Both keep two numbers a parameter, `mean` and `square`, from construction on.
+#pragma once
+
+#include <refrain/optim/optimizer.h>
+
+namespace refrain {
+
+struct AdamOptions {
+  double beta1 = 0.9, beta2 = 0.999;  // [0, 1)
+  double eps = 1e-8;
+};
+
+class Adam : public Optimizer {
+ public:
+  explicit Adam(std::vector<ParameterGroup> groups, const AdamOptions& options = {}) : Adam(std::move(groups), options, false) {}
+
+ protected:
+  Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool is_decoupled);
+  void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) override;
+
+ private:
+  AdamOptions options_;
+  bool is_decoupled_;
+};
+
+class AdamW : public Adam {
+ public:
+  explicit AdamW(std::vector<ParameterGroup> groups, const AdamOptions& options = {}) : Adam(std::move(groups), options, true) {}
+};
+
+}  // namespace refrain

@@ -1,0 +1,18 @@
+#include <refrain/kernels/update/update.h>
+#include <refrain/optim/sgd.h>
+
+namespace refrain {
+
+Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
+    : Optimizer(std::move(groups), options.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{}),
+      options_(options) {
+  check(options.momentum >= 0 && options.momentum < 1, "sgd: momentum must be in [0, 1), got ", options.momentum);
+  check(!options.nesterov || options.momentum != 0, "sgd: nesterov needs momentum");
+}
+
+void Sgd::update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) {
+  launch(SgdUpdate{.grad = grad, .lr = lr, .weight_decay = slot.weight_decay, .momentum = options_.momentum, .grad_scale = grad_scale,
+                   .nesterov = options_.nesterov, .out = slot.parameter, .momentum_buffer = slot.state.empty() ? Tensor() : slot.state[0]});
+}
+
+}  // namespace refrain
