@@ -54,16 +54,4 @@ void validate(const ScaleInPlace& k) {
 
 Cost cost(const ScaleInPlace& k) { return {double(k.out.numel()), 2 * k.out.bytes()}; }
 
-void validate(const SquaredNorm& k) {
-  check_floating(k.name, "x", k.x);
-  check_contiguous(k.name, "x", k.x);
-  check_dtype(k.name, "out", k.out, DType::f64);
-  check(k.out.numel() == 1, k.name, ": out must have 1 element, got ", k.out.shape());
-  check_shape(k.name, "partials", k.partials, {SquaredNorm::num_partials(k.x.numel())});
-  check_dtype(k.name, "partials", k.partials, DType::f64);
-  check_contiguous(k.name, "partials", k.partials);
-}
-
-Cost cost(const SquaredNorm& k) { return {2.0 * double(k.x.numel()), k.x.bytes()}; }
-
 }  // namespace refrain

@@ -1,4 +1,4 @@
-// Parameter updates in place, and what surrounds them: zeroing, scaling, squared norms of gradients.
+// Parameter updates in place, and what surrounds them: zeroing and scaling.
 // Fused multiply-add, divide and square root are correctly rounded everywhere and stand where they are written, so
 // every backend, and any cut of a parameter into pieces, gives the same bits. `grad_scale` multiplies the gradient on its
 // way in: clipping and unscaling need no pass of their own.
@@ -57,17 +57,5 @@ struct ScaleInPlace {
 void validate(const ScaleInPlace& k);
 Cost cost(const ScaleInPlace& k);
 void run(Cpu, const ScaleInPlace& k);
-
-// out = sum(x²) in f64: f32 values cannot overflow it. Pieces of fixed size, added in order.
-struct SquaredNorm {
-  static constexpr std::string_view name = "squared_norm";
-  In x;
-  Out out;                      // one f64
-  Out partials;                 // [num_partials(numel)] f64, scratch
-  static std::int64_t num_partials(std::int64_t numel);
-};
-void validate(const SquaredNorm& k);
-Cost cost(const SquaredNorm& k);
-void run(Cpu, const SquaredNorm& k);
 
 }  // namespace refrain

@@ -84,28 +84,6 @@ void adam(const AdamUpdate& k) {
   });
 }
 
-// Sum of squares in f64; floats are widened first, so neither square nor sum can overflow.
-double sum_of_squares(const double* x, std::int64_t n) {
-  const hn::ScalableTag<double> d;
-  simd::Sums<decltype(d), 4> sums(d);
-  for_vectors<4>(d, n, [&](auto k, std::int64_t i, auto lanes) HWY_ATTR {
-    const auto v = lanes.load(d, x + i);
-    sums.part[k] = hn::MulAdd(v, v, sums.part[k]);
-  });
-  return sums.total(d);
-}
-
-double sum_of_squares(const float* x, std::int64_t n) {
-  const hn::ScalableTag<double> wide;
-  const hn::Rebind<float, decltype(wide)> narrow;
-  simd::Sums<decltype(wide), 4> sums(wide);
-  for_vectors<4>(narrow, n, [&](auto k, std::int64_t i, auto lanes) HWY_ATTR {
-    const auto v = hn::PromoteTo(wide, lanes.load(narrow, x + i));
-    sums.part[k] = hn::MulAdd(v, v, sums.part[k]);
-  });
-  return sums.total(wide);
-}
-
 }  // namespace
 
 void run(Cpu, const SgdUpdate& k) {
@@ -135,20 +113,6 @@ void run(Cpu, const ScaleInPlace& k) {
       for (std::int64_t i = begin; i < end; ++i) out[i] *= factor;
     });
   });
-}
-
-std::int64_t SquaredNorm::num_partials(std::int64_t numel) { return (numel + kPiece - 1) / kPiece; }
-
-void run(Cpu, const SquaredNorm& k) {
-  if (!k.out.has_bytes()) return;
-  double* partials = k.partials.data<double>();
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) {
-    const auto* x = k.x.data<decltype(t)>();
-    parallel_for(k.x.numel(), kPiece, [=](std::int64_t begin, std::int64_t end) { partials[begin / kPiece] = sum_of_squares(x + begin, end - begin); });
-  });
-  double sum = 0;
-  for (std::int64_t p = 0; p < k.partials.numel(); ++p) sum += partials[p];
-  *k.out.data<double>() = sum;
 }
 
 }  // namespace refrain

@@ -54,12 +54,6 @@ void check_adam(std::int64_t n, bool is_decoupled, std::int64_t step) {
   CHECK(values_of<T>(square) == v);
 }
 
-double squared_norm(const Tensor& x) {
-  const Tensor out = empty({1}, DType::f64);
-  launch(SquaredNorm{.x = x, .out = out, .partials = empty({SquaredNorm::num_partials(x.numel())}, DType::f64)});
-  return out.item();
-}
-
 }  // namespace
 
 TEST_CASE("sgd_update: every element rounds as the contract says, in body and tail") {
@@ -106,22 +100,6 @@ TEST_CASE("update kernels: any cut of a parameter gives the same bits") {
   update(parts, 17, 33333, 2);
   update(parts, 33333, 50000, 2);
   CHECK(same_bits(whole, parts));
-}
-
-TEST_CASE("squared_norm: large f32 gradients do not overflow, order and threads do not show") {
-  CHECK(squared_norm(tensor_of({3, 4}, {2}, DType::f32)) == 25);
-  CHECK(squared_norm(full({3}, 3e38, DType::f32)) == Approx(3 * 9e76).epsilon(1e-6));
-  CHECK(squared_norm(zeros({0}, DType::f32)) == 0);
-  for (DType dtype : {DType::f32, DType::f64}) {
-    for (std::int64_t n : {1, 7, 8, 9, 1000, 16384, 16385, 100003}) {
-      const Tensor x = random_tensor({n}, dtype, 5);
-      double expected = 0;
-      for (double v : x.to_vector<double>()) expected += v * v;
-      CHECK(squared_norm(x) == Approx(expected).epsilon(1e-12));
-    }
-  }
-  const Tensor x = random_tensor({500000}, DType::f32, 6);
-  CHECK(same_on_all_threads([&] { return std::vector<Tensor>{full({}, squared_norm(x), DType::f64)}; }));
 }
 
 TEST_CASE("scale and zero: in place") {
