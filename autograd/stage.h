@@ -14,9 +14,9 @@ namespace refrain {
 
 // What every stage may read besides the hidden state. Read-only, no gradient; undefined where a model has none.
 struct SideInputs {
-  Tensor key_mask;   // [B, T] bool or u8, nonzero: the position may be attended to
-  Tensor positions;  // [T] or [B, T] i64
-  Tensor lengths;    // [B] i64
+  Tensor key_mask = {};   // [B, T] bool or u8, nonzero: the position may be attended to
+  Tensor positions = {};  // [T] or [B, T] i64
+  Tensor lengths = {};    // [B] i64
 };
 
 class Stage {
@@ -39,8 +39,8 @@ enum class CheckpointKind : std::uint8_t {
 
 struct CheckpointPolicy {
   CheckpointKind kind = CheckpointKind::none;
-  int levels = 2;                 // of nested; 1 is the same as block
-  std::vector<std::string> keep;  // of selective; see CheckpointOptions
+  int levels = 2;                      // of nested; 1 is the same as block
+  std::vector<std::string> keep = {};  // of selective; see CheckpointOptions
   bool certify = false;
 
   // "none", "block", "nested" or "selective". Throws InvalidArgument for other words.
