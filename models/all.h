@@ -1,0 +1,7 @@
+// The models room's public surface.
+#pragma once
+
+#include <refrain/models/block.h>
+#include <refrain/models/chain_model.h>
+#include <refrain/models/gpt2.h>
+#include <refrain/models/vit.h>

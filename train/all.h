@@ -1,0 +1,9 @@
+// The train room's public surface.
+#pragma once
+
+#include <refrain/train/config.h>
+#include <refrain/train/presets.h>
+#include <refrain/train/run.h>
+#include <refrain/train/setup.h>
+#include <refrain/train/snapshot_state.h>
+#include <refrain/train/trainer.h>
