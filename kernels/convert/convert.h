@@ -7,7 +7,7 @@ namespace refrain {
 
 // out = x as out's dtype. To a narrower floating type: round to nearest, ties to even. Floating to integer: towards
 // zero, values out of range to the nearest end, NaN to 0. To bool: whether it differs from zero. Integer to a narrower
-// integer: modulo 2^bits, as the language does.
+// integer: modulo 2^bits, as the language does. Subnormal floats may be read as 0, as in all kernels.
 struct Convert {
   static constexpr std::string_view name = "convert";
   In x;
