@@ -1,6 +1,11 @@
 # Highway 1.0.3: its list of dynamic targets contradicts itself on machines with the newest AVX-512 (an #error); the
 # kernels want the build's own target anyway.
 target_compile_definitions(refrain_kernels PRIVATE HWY_COMPILE_ONLY_STATIC)
+if(NOT REFRAIN_ARCH STREQUAL "native")
+  # -march=x86-64-v3 or haswell do not promise AES instructions, without which Highway falls back from AVX2 to SSSE3.
+  # The kernels use none. Public, so that tests see the same vectors.
+  target_compile_definitions(refrain_kernels PUBLIC HWY_DISABLE_PCLMUL_AES)
+endif()
 
 # GEMM: Eigen is always built in; oneDNN takes the f32 products where it is installed.
 find_package(Eigen3 3.3 REQUIRED NO_MODULE)
