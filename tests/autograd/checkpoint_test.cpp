@@ -16,6 +16,7 @@
 #include <refrain/tests/support/gradcheck.h>
 
 #include <atomic>
+#include <thread>
 
 using namespace refrain;
 using refrain::testing::check_same_bits;
@@ -331,6 +332,53 @@ TEST_CASE("checkpoint: without gradients it is the plain call") {
   const Tensor y = checkpoint([](const Tensor& v) { return counted(v); }, x);
   CHECK_FALSE(y.requires_grad());
   CHECK(counted_runs == 1);
+}
+
+TEST_CASE("checkpoint: retained regions can be gone through again, one result at a time too") {
+  const Tensor x = leaf_values({4}, 1), w = leaf_values({4}, 2);
+  const auto f = [&](const Tensor& v) { return std::pair(sin(v * w), exp(checkpoint([&](const Tensor& u) { return cos(u * w); }, v))); };
+  const auto run = [&](bool with_checkpoint) {
+    clear_grad(x);
+    clear_grad(w);
+    const auto [a, b] = with_checkpoint ? checkpoint(f, x) : f(x);
+    backward(sum(a * b), {.retain = true});
+    backward(sum(b), {.retain = true});
+    backward(sum(a));
+    return std::pair(grad_of(x), grad_of(w));
+  };
+  const auto plain = run(false), replayed = run(true);
+  check_same_bits(plain.first, replayed.first);
+  check_same_bits(plain.second, replayed.second);
+  const Tensor y = checkpoint([&](const Tensor& v) { return sin(v); }, x);
+  backward(sum(y));
+  CHECK_THROWS_WITH(backward(sum(y)), Catch::Contains("released by an earlier backward"));
+}
+
+TEST_CASE("checkpoint: a region is refused inside an op, and backward inside a region") {
+  const Tensor x = leaf({2}, 1);
+  CHECK_THROWS_WITH(checkpoint([](const Tensor& v) { backward(sum(v)); return v; }, x), Catch::Contains("inside a checkpoint region"));
+  backward(sum(sin(x)));
+}
+
+TEST_CASE("checkpoint: two threads train on their own tapes, as each would alone") {
+  const auto train = [](int salt) {
+    seed_random(std::uint64_t(salt));
+    const Tensor w = leaf_values({32, 32}, salt);
+    for (int step = 0; step < 20; ++step) {
+      const Tensor x = test_values({8, 32}, DType::f64, salt + step);
+      const Tensor y = checkpoint([&](const Tensor& v) { return dropout(gelu(linear(v, w, Tensor())), 0.3); }, x);
+      backward(sum(y * y));
+    }
+    return std::pair(grad_of(w), tape_size());
+  };
+  const auto alone1 = train(1), alone2 = train(2);
+  std::pair<Tensor, std::int64_t> together1, together2;
+  std::thread first([&] { together1 = train(1); }), second([&] { together2 = train(2); });
+  first.join();
+  second.join();
+  check_same_bits(alone1.first, together1.first);
+  check_same_bits(alone2.first, together2.first);
+  CHECK(together1.second == 0);
 }
 
 TEST_CASE("checkpoint: kept results are not computed again") {
