@@ -35,6 +35,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string
       const Tensor& parameter = group.parameters[i];
       const std::string name = group.names.empty() ? std::to_string(seen_names.size()) : group.names[i];
       check(parameter.defined(), "optimizer: parameter '", name, "' is undefined");
+      check(parameter.storage() != nullptr, "optimizer: parameter '", name, "' has no storage");
       check(parameter.is_contiguous(), "optimizer: parameter '", name, "' must be contiguous, got ", parameter.shape(), " with strides ",
             parameter.strides());
       check(seen_names.insert(name).second, "optimizer: parameter '", name, "' comes twice");

@@ -1,7 +1,7 @@
 // Parameter updates in place, and what surrounds them: zeroing and scaling.
 // Fused multiply-add, divide and square root are correctly rounded everywhere and stand where they are written, so
-// every backend, and any cut of a parameter into pieces, gives the same bits. `grad_scale` multiplies the gradient on its
-// way in: clipping and unscaling need no pass of their own.
+// every backend, and any cut of a parameter into pieces, gives the same bits; subnormals count as zero.
+// `grad_scale` multiplies the gradient on its way in: clipping and unscaling need no pass of their own.
 #pragma once
 
 #include <refrain/kernels/kernel.h>

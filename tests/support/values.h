@@ -51,6 +51,27 @@ inline double error_against(const Tensor& got, const std::vector<double>& expect
   return worst / scale;
 }
 
+// A contiguous tensor at a misaligned start with sentinels around it, so that a write outside is noticed.
+class Guarded {
+ public:
+  Guarded(const Shape& shape, DType dtype) : numel_(numel_of(shape)), all_(full({numel_ + 2 * kMargin}, kSentinel, dtype)) {
+    tensor = Tensor(all_.storage(), all_.device(), dtype, shape, contiguous_strides(shape), kMargin);
+  }
+  Guarded(const Tensor& values) : Guarded(values.shape(), values.dtype()) { copy_values(tensor, values); }
+  bool is_intact() const {
+    const std::vector<double> values = all_.to_vector<double>();
+    return std::all_of(values.begin(), values.begin() + kMargin, [](double v) { return v == kSentinel; }) &&
+           std::all_of(values.end() - kMargin, values.end(), [](double v) { return v == kSentinel; });
+  }
+  Tensor tensor;
+
+ private:
+  static constexpr std::int64_t kMargin = 33;
+  static constexpr double kSentinel = 12345;
+  std::int64_t numel_;
+  Tensor all_;
+};
+
 // The message of the InvalidArgument that f throws, or "" when it throws none.
 template <class F>
 std::string message_of(F&& f) {

@@ -86,3 +86,15 @@ TEST_CASE("embedding: results are the same on 1, 2 and 4 threads") {
   const Tensor indices = indices_of(values, DType::i64, {3000}), weight = random_tensor({400, 200}, DType::f32, 1), grad = random_tensor({3000, 200}, DType::f32, 2);
   CHECK(same_on_all_threads([&] { return std::vector<Tensor>{forward(indices, weight), backward(grad, indices, 400)}; }));
 }
+
+TEST_CASE("embedding: misaligned tensors, nothing written outside") {
+  const Tensor indices = indices_of({2, 0, 2, 1}, DType::i64, {4});
+  for (std::int64_t width : {1, 7, 65}) {
+    const Guarded weight(random_tensor({3, width}, DType::f32, 1)), out({4, width}, DType::f32), grad({3, width}, DType::f32);
+    launch(EmbeddingForward{.indices = indices, .weight = weight.tensor, .out = out.tensor});
+    launch(EmbeddingBackward{.grad_out = out.tensor, .indices = indices, .padding_idx = -1, .out = grad.tensor});
+    CHECK((weight.is_intact() && out.is_intact() && grad.is_intact()));
+    CHECK(same_bits(out.tensor, forward(indices, clone(weight.tensor))));
+    CHECK(same_bits(grad.tensor, backward(clone(out.tensor), indices, 3)));
+  }
+}

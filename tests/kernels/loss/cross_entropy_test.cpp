@@ -181,3 +181,20 @@ TEST_CASE("count_correct: the first of equal logits is the answer, ignored rows 
             count(random_tensor({1000, 3}, DType::f64, 4), targets_of(std::vector<std::int64_t>(1000, 2))) ==
         1000);
 }
+
+TEST_CASE("cross_entropy: misaligned tensors, nothing written outside") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    for (std::int64_t classes : {1, 7, 33, 2049}) {
+      const Tensor logits = random_tensor({3, classes}, dtype, 1), targets = targets_of({0, -100, classes - 1});
+      const Result expected = run_both(logits, targets, {.label_smoothing = 0.1});
+      const Guarded x(logits), loss({}, dtype), statistics({3, 2}, dtype), row_losses({3}, dtype), grad({3, classes}, dtype), grad_out(full({}, 1, dtype));
+      launch(CrossEntropyForward{.logits = x.tensor, .targets = targets, .ignore_index = -100, .label_smoothing = 0.1, .reduction = Reduction::mean, .scale = 1,
+                                 .out = loss.tensor, .statistics = statistics.tensor, .row_losses = row_losses.tensor});
+      launch(CrossEntropyBackward{.grad_out = grad_out.tensor, .logits = x.tensor, .targets = targets, .statistics = statistics.tensor, .ignore_index = -100,
+                                  .label_smoothing = 0.1, .reduction = Reduction::mean, .scale = 1, .out = grad.tensor});
+      for (const Guarded* g : {&x, &loss, &statistics, &row_losses, &grad, &grad_out}) CHECK(g->is_intact());
+      CHECK(same_bits(loss.tensor, expected.loss));
+      CHECK(same_bits(grad.tensor, expected.grad));
+    }
+  }
+}

@@ -122,3 +122,21 @@ TEST_CASE("batch_norm: results are the same on 1, 2 and 4 threads") {
     return all;
   }));
 }
+
+TEST_CASE("batch_norm: misaligned tensors, nothing written outside") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    for (std::int64_t run : {1, 7, 33}) {
+      const Tensor x = random_tensor({3, 5, run}, dtype, 1), weight = random_tensor({5}, dtype, 2);
+      const Run expected = run_training(x, weight, {});
+      const auto expected_grads = run_backward(expected, x, true);
+      const Guarded gx(x), gw(weight), mean({5}, dtype), rstd({5}, dtype), out(x.shape(), dtype), grad_x(x.shape(), dtype), grad_weight({5}, dtype), grad_bias({5}, dtype);
+      launch(BatchNormStatistics{.x = gx.tensor, .eps = kEps, .momentum = 0.1, .out = mean.tensor, .rstd = rstd.tensor, .running_mean = {}, .running_var = {}});
+      launch(BatchNormApply{.x = gx.tensor, .mean = mean.tensor, .rstd = rstd.tensor, .weight = gw.tensor, .bias = {}, .out = out.tensor});
+      launch(BatchNormBackward{.grad_out = gx.tensor, .x = gx.tensor, .mean = mean.tensor, .rstd = rstd.tensor, .weight = gw.tensor, .batch_statistics = true,
+                               .out = grad_x.tensor, .grad_weight = grad_weight.tensor, .grad_bias = grad_bias.tensor});
+      for (const Guarded* g : {&gx, &gw, &mean, &rstd, &out, &grad_x, &grad_weight, &grad_bias}) CHECK(g->is_intact());
+      CHECK(same_bits(out.tensor, expected.out));
+      CHECK(same_bits(grad_x.tensor, expected_grads[0]));
+    }
+  }
+}

@@ -180,3 +180,23 @@ TEST_CASE("layer_norm: wrong arguments are named before anything is written") {
   CHECK_THROWS_AS(run_forward(x, {}, {}, -1), InvalidArgument);
   CHECK_THROWS_AS(launch(LayerNormForward{.x = zeros({2, 3}, DType::i64), .weight = {}, .bias = {}, .eps = 0, .out = x, .mean = {}, .rstd = {}}), InvalidArgument);
 }
+
+TEST_CASE("layer_norm: misaligned tensors, nothing written outside") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    for (std::int64_t channels : {1, 7, 15, 17, 33, 100}) {
+      const Tensor x = random_tensor({3, channels}, dtype, 1), grad = random_tensor({3, channels}, dtype, 2), weight = random_tensor({channels}, dtype, 3);
+      const Run expected = run_forward(x, weight);
+      const Gradients expected_grads = run_backward(expected, grad);
+      const Guarded gx(x), gg(grad), gw(weight), out({3, channels}, dtype), mean({3}, dtype), rstd({3}, dtype), grad_x({3, channels}, dtype), grad_weight({channels}, dtype),
+          grad_bias({channels}, dtype), scratch({LayerNormBackward::num_scratch(3, channels)}, dtype);
+      launch(LayerNormForward{.x = gx.tensor, .weight = gw.tensor, .bias = {}, .eps = kEps, .out = out.tensor, .mean = mean.tensor, .rstd = rstd.tensor});
+      launch(LayerNormBackward{.grad_out = gg.tensor, .x = gx.tensor, .mean = mean.tensor, .rstd = rstd.tensor, .weight = gw.tensor, .out = grad_x.tensor,
+                               .grad_weight = grad_weight.tensor, .grad_bias = grad_bias.tensor, .scratch = scratch.tensor});
+      for (const Guarded* g : {&gx, &gg, &gw, &out, &mean, &rstd, &grad_x, &grad_weight, &grad_bias, &scratch}) CHECK(g->is_intact());
+      CHECK(same_bits(out.tensor, expected.out));
+      CHECK(same_bits(grad_x.tensor, expected_grads.x));
+      CHECK(same_bits(grad_weight.tensor, expected_grads.weight));
+      CHECK(same_bits(grad_bias.tensor, expected_grads.bias));
+    }
+  }
+}

@@ -107,3 +107,20 @@ TEST_CASE("softmax: wrong arguments are named") {
   CHECK_THROWS_WITH(launch(SoftmaxForward{.x = x, .dim = 2, .is_log = false, .out = x}), "softmax: dim must be 0 … 1, got 2");
   CHECK_THROWS_WITH(launch(SoftmaxForward{.x = x, .dim = 1, .is_log = false, .out = zeros({2, 4}, DType::f32)}), "softmax: out must be [2, 3], got [2, 4]");
 }
+
+TEST_CASE("softmax: misaligned tensors, nothing written outside") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    for (const Shape& shape : {Shape{3, 7}, Shape{2, 33, 5}, Shape{3, 15, 17}, Shape{1, 1}}) {
+      for (int dim = 0; dim < shape.size(); ++dim) {
+        for (bool is_log : {false, true}) {
+          const Guarded x(random_tensor(shape, dtype, 1)), y(shape, dtype), grad_x(shape, dtype);
+          launch(SoftmaxForward{.x = x.tensor, .dim = dim, .is_log = is_log, .out = y.tensor});
+          launch(SoftmaxBackward{.y = y.tensor, .grad_out = x.tensor, .dim = dim, .is_log = is_log, .out = grad_x.tensor});
+          CHECK((x.is_intact() && y.is_intact() && grad_x.is_intact()));
+          CHECK(same_bits(y.tensor, forward(clone(x.tensor), dim, is_log)));
+          CHECK(same_bits(grad_x.tensor, backward(clone(y.tensor), clone(x.tensor), dim, is_log)));
+        }
+      }
+    }
+  }
+}

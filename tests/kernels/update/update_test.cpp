@@ -120,3 +120,17 @@ TEST_CASE("update kernels: wrong arguments are named") {
   CHECK_THROWS_AS(launch(AdamUpdate{.grad = p, .lr = 1, .beta1 = 1, .beta2 = 0.9, .eps = 0, .weight_decay = 0, .grad_scale = 1, .is_decoupled = false, .step = 1, .out = p, .mean = p, .square = p}),
                   InvalidArgument);
 }
+
+TEST_CASE("update kernels: misaligned tensors, nothing written outside") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    for (std::int64_t n : {1, 7, 17, 33, 100}) {
+      const Guarded p(random_tensor({n}, dtype, 1)), grad(random_tensor({n}, dtype, 2)), mean(zeros({n}, dtype)), square(zeros({n}, dtype));
+      launch(AdamUpdate{.grad = grad.tensor, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .is_decoupled = true,
+                        .step = 1, .out = p.tensor, .mean = mean.tensor, .square = square.tensor});
+      launch(SgdUpdate{.grad = grad.tensor, .lr = 0.1, .weight_decay = 0, .momentum = 0.9, .grad_scale = 1, .nesterov = true, .out = p.tensor, .momentum_buffer = mean.tensor});
+      launch(ScaleInPlace{.factor = 2, .out = p.tensor});
+      launch(ZeroInPlace{.out = square.tensor});
+      for (const Guarded* g : {&p, &grad, &mean, &square}) CHECK(g->is_intact());
+    }
+  }
+}
