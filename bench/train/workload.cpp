@@ -1,0 +1,104 @@
+#include <refrain/bench/train/workload.h>
+
+#include <refrain/autograd/ops/loss.h>
+#include <refrain/autograd/tape.h>
+#include <refrain/models/gpt2.h>
+#include <refrain/models/vit.h>
+#include <refrain/nn/creation.h>
+#include <refrain/optim/sgd.h>
+
+namespace refrain::bench {
+
+namespace {
+
+constexpr double kLearningRate = 0.01;
+
+VitConfig small_vit() {
+  VitConfig config;
+  config.image_height = config.image_width = 28;
+  config.channels = 1;
+  config.patch = 4;
+  config.width = 64;
+  config.depth = 6;
+  config.num_heads = 4;
+  config.num_classes = 10;
+  return config;
+}
+
+Gpt2Config small_gpt2() {
+  Gpt2Config config;
+  config.vocabulary = 256;
+  config.context = 256;
+  config.width = 384;
+  config.depth = 6;
+  config.num_heads = 6;
+  config.dropout = config.attention_dropout = 0;
+  return config;
+}
+
+Tensor random_images(const Shape& shape) {
+  const KindScope kind(MemoryKind::input);
+  const Tensor images = empty(shape, DType::f32);
+  Init::normal(0, 1).fill(images, {.seed = 1, .purpose = RandomPurpose::data});
+  return images;
+}
+
+Tensor random_integers(const Shape& shape, std::int64_t below, std::uint64_t seed) {
+  const KindScope kind(MemoryKind::input);
+  const RandomKey key{.seed = seed, .purpose = RandomPurpose::data};
+  const Tensor t = empty(shape, DType::i64);
+  std::int64_t* values = t.data<std::int64_t>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) values[i] = std::int64_t(key.word(std::uint64_t(i))) % below;
+  return t;
+}
+
+Training training(std::shared_ptr<const ChainModel> model, const Tensor& input, const Tensor& targets, bool checkpoint) {
+  CheckpointPolicy policy;
+  if (checkpoint) policy.kind = CheckpointKind::block;
+  auto optimizer = std::make_shared<Sgd>(std::vector<ParameterGroup>{{.parameters = model->parameters()}});
+  return {.num_parameters = model->num_parameters(), .samples_per_step = input.dim(0), .step = [=] {
+            const Tensor loss = cross_entropy((*model)(input, policy), targets);
+            backward(loss);
+            const PhaseScope phase(Phase::update);
+            optimizer->step(kLearningRate);
+            optimizer->zero_grad();
+            return loss.item();
+          }};
+}
+
+Training vit_training(const VitConfig& config, std::int64_t batch, bool checkpoint) {
+  const Tensor images = random_images({batch, config.channels, config.image_height, config.image_width});
+  return training(std::make_shared<Vit>(config), images, random_integers({batch}, config.num_classes, 2), checkpoint);
+}
+
+Training gpt2_training(const Gpt2Config& config, std::int64_t batch, bool checkpoint) {
+  const Tensor tokens = random_integers({batch, config.context}, config.vocabulary, 1);
+  return training(std::make_shared<Gpt2>(config), tokens, random_integers({batch, config.context}, config.vocabulary, 2), checkpoint);
+}
+
+}  // namespace
+
+const std::vector<Workload>& workloads() {
+  static const std::vector<Workload> all = {
+      {"vit-s-16", "ViT-S/16, 224 × 224 × 3, 1000 classes", 8, false},
+      {"vit-s-16-checkpoint", "the same with a checkpoint per block", 8, true},
+      {"vit-28", "ViT on 28 × 28 × 1: patch 4, width 64, depth 6, 4 heads, 10 classes", 128, false},
+      {"gpt2-bytes", "GPT-2 style over bytes: 256 tokens, width 384, depth 6, 6 heads", 8, false},
+  };
+  return all;
+}
+
+Training make_training(std::string_view name, std::int64_t batch) {
+  std::string known;
+  for (const Workload& w : workloads()) {
+    known += (known.empty() ? "" : ", ") + w.name;
+    if (w.name != name) continue;
+    if (batch <= 0) batch = w.batch;
+    if (name == "vit-28") return vit_training(small_vit(), batch, w.checkpoint);
+    if (name == "gpt2-bytes") return gpt2_training(small_gpt2(), batch, w.checkpoint);
+    return vit_training(vit_config("vit_s_16"), batch, w.checkpoint);
+  }
+  fail("--model: expected one of ", known, "; got '", name, "'");
+}
+
+}  // namespace refrain::bench

@@ -1,0 +1,34 @@
+// The named trainings that bench_train and its peers measure: model, batch and checkpoint policy; f32, plain SGD, no
+// dropout, random inputs. bench/peers/torch_train.py holds the same table.
+#pragma once
+
+#include <refrain/core/tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace refrain::bench {
+
+struct Workload {
+  std::string name, description;
+  std::int64_t batch;
+  bool checkpoint;  // a region per block
+};
+
+const std::vector<Workload>& workloads();
+
+// A training that is ready to run; holds model, optimizer and one batch.
+struct Training {
+  std::int64_t num_parameters = 0;
+  std::int64_t samples_per_step = 0;
+  std::function<double()> step;  // forward, loss, backward, update; returns the loss
+};
+
+// Builds on the process's CPU device. `batch` replaces the workload's when above 0.
+// Throws InvalidArgument for an unknown name, listing the known ones.
+Training make_training(std::string_view name, std::int64_t batch);
+
+}  // namespace refrain::bench
