@@ -1,4 +1,4 @@
-// The models room's public surface.
+// The public surface of models.
 #pragma once
 
 #include <refrain/models/block.h>

@@ -18,7 +18,7 @@ struct Gpt2Config {
   std::int64_t width = 768;
   std::int64_t depth = 12;
   std::int64_t num_heads = 12;
-  double mlp_ratio = 4;          // hidden width of the MLPs / width
+  double mlp_ratio = 4;          // hidden width of the MLPs / width, rounded to a whole width
   double dropout = 0.1;          // after the positions and after both branches
   double attention_dropout = 0.1;
 };

@@ -19,7 +19,7 @@ struct VitConfig {
   std::int64_t width = 768;
   std::int64_t depth = 12;
   std::int64_t num_heads = 12;
-  double mlp_ratio = 4;          // hidden width of the MLPs / width
+  double mlp_ratio = 4;          // hidden width of the MLPs / width, rounded to a whole width
   std::int64_t num_classes = 1000;
   double dropout = 0;            // after the positions, in the MLPs and after both branches
   double attention_dropout = 0;  // of attention weights

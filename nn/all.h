@@ -1,4 +1,4 @@
-// The nn room's public surface.
+// The public surface of nn: modules, layers and initial values.
 #pragma once
 
 #include <refrain/nn/attention.h>

@@ -22,7 +22,7 @@ class Init {
   static Init constant(double value) { return {Kind::constant, value, 0}; }
   static Init zeros() { return constant(0); }
   static Init ones() { return constant(1); }
-  // Uniform in [low, high).
+  // Uniform in [low, high), up to rounding to the dtype.
   static Init uniform(double low, double high) { return {Kind::uniform, low, high}; }
   static Init normal(double mean, double std) { return {Kind::normal, mean, std}; }
   // Normal with mean and std, conditioned on lying in [low, high] (by the inverse of the distribution function).

@@ -54,6 +54,11 @@ void Module::add_parameter(std::string_view name, Tensor& member, const Shape& s
   parameters_.push_back({std::string(name), &member});
 }
 
+void Module::add_tied(std::string_view name, Tensor& member) {
+  check_new_name(name);
+  parameters_.push_back({std::string(name), &member});
+}
+
 void Module::add_buffer(std::string_view name, Tensor& member, const Shape& shape, const Init& init) {
   add_buffer(name, member, shape, init, creation_options().dtype);
 }

@@ -65,7 +65,7 @@ class Module {
   // `member` is the member that holds it; assigning another tensor to the member ties or replaces the parameter.
   void add_parameter(std::string_view name, Tensor& member, const Shape& shape, const Init& init);
   // Lists a member that holds a parameter created elsewhere (tied weights).
-  void add_tied(std::string_view name, Tensor& member) { parameters_.push_back({std::string(name), &member}); }
+  void add_tied(std::string_view name, Tensor& member);
   // A tensor that belongs to the state but is not trained; accounted as `parameter`.
   void add_buffer(std::string_view name, Tensor& member, const Shape& shape, const Init& init);
   void add_buffer(std::string_view name, Tensor& member, const Shape& shape, const Init& init, DType dtype);
