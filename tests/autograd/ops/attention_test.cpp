@@ -1,5 +1,8 @@
 // Attention's rule: gradients, what is saved, random numbers, and the packed form against the plain one.
+#include <refrain/autograd/checkpoint.h>
 #include <refrain/autograd/ops/attention.h>
+#include <refrain/autograd/ops/linear.h>
+#include <refrain/autograd/ops/view.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/core/view.h>
@@ -111,4 +114,26 @@ TEST_CASE("attention: wrong inputs are refused by name") {
   CHECK_THROWS_AS(attention_packed(test_values({2, 12}), 2), InvalidArgument);
   CHECK_THROWS_AS(attention_packed(x, 2, {.dropout = 1.5}), InvalidArgument);
   CHECK_THROWS_AS(attention_packed(x, 2, {.key_mask = some_mask(2, 4)}), InvalidArgument);
+}
+
+TEST_CASE("attention: queries, keys and values that are views of one tensor survive a checkpoint region") {
+  const Tensor x = test_values({2, 5, 8}, DType::f32, 1), weight = test_values({24, 8}, DType::f32, 2);
+  const auto block = [weight](const Tensor& input) {
+    const Tensor split = reshape(linear(input, weight, Tensor()), {2, 5, 3, 2, 4});
+    seed_random(4);
+    return attention(select(split, 2, 0), select(split, 2, 1), select(split, 2, 2), {.causal = true, .dropout = 0.2});
+  };
+  const Tensor grad_out = test_values({2, 5, 2, 4}, DType::f32, 3);
+  std::vector<Tensor> grads;
+  for (const bool in_region : {false, true}) {
+    const Tensor input = clone(x);
+    set_requires_grad(input);
+    set_requires_grad(weight);
+    clear_grad(weight);
+    backward(in_region ? checkpoint(block, input) : block(input), {.grad_out = grad_out});
+    grads.push_back(grad_of(input));
+    grads.push_back(clone(grad_of(weight)));
+  }
+  check_same_bits(grads[0], grads[2]);
+  check_same_bits(grads[1], grads[3]);
 }
