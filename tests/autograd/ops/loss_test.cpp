@@ -75,6 +75,28 @@ TEST_CASE("cross_entropy op: micro-batches weighted by their tokens give the los
   CHECK(error_against(grad_of(whole), grads) < 1e-15);
 }
 
+TEST_CASE("cross_entropy op: token losses 1, 2, 3 and 10 in two micro-batches make 4, not the mean of means 6") {
+  // With two classes and logits (0, d) the loss at class 0 is log(1 + exp(d)).
+  const auto logits_of = [](const std::vector<double>& losses) {
+    std::vector<double> logits;
+    for (double loss : losses) {
+      logits.push_back(0);
+      logits.push_back(std::log(std::expm1(loss)));
+    }
+    return leaf(tensor_of(logits, {std::int64_t(losses.size()), 2}, DType::f64));
+  };
+  const Tensor a = logits_of({1, 2, 3}), b = logits_of({10});
+  const CrossEntropyOptions options{.reduction = Reduction::sum, .scale = 1.0 / 4};
+  const Tensor loss_a = cross_entropy(a, targets_of({0, 0, 0}), options), loss_b = cross_entropy(b, targets_of({0}), options);
+  CHECK(loss_a.item() + loss_b.item() == Approx(4).epsilon(1e-14));
+  backward(loss_a);
+  backward(loss_b);
+  // Every token weighs a quarter: its gradient is (probability - 1) / 4 at the target.
+  const auto grad_a = grad_of(a).to_vector<double>();
+  for (std::size_t i = 0; i < 3; ++i) CHECK(grad_a[2 * i] == Approx(std::expm1(-double(i + 1)) / 4).epsilon(1e-12));
+  CHECK(grad_of(b).to_vector<double>()[0] == Approx(std::expm1(-10.0) / 4).epsilon(1e-12));
+}
+
 TEST_CASE("cross_entropy op: no second buffer of the logits' size in forward, one gradient in backward") {
   const Device device = Device::new_cpu();
   const std::int64_t rows = 16, classes = 4096, bytes = rows * classes * 4;
