@@ -1,4 +1,5 @@
 // Conversion between element types on the CPU.
+#include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/common/strided_copy.h>
 #include <refrain/kernels/convert/convert.h>
 
@@ -48,6 +49,27 @@ To convert_value(From value) {
   else return static_cast<To>(value);
 }
 
+// A contiguous run.
+template <class To, class From>
+void convert_run(const From* from, To* to, std::int64_t n) {
+  std::int64_t i = 0;
+  if constexpr ((std::is_same_v<To, f16> && std::is_same_v<From, float>) || (std::is_same_v<To, float> && std::is_same_v<From, f16>)) {
+    // The only pair that processors convert by themselves and compilers do not vectorise.
+    namespace hn = simd::hn;
+    const simd::Tag<float> d;
+    const hn::Rebind<hwy::float16_t, decltype(d)> dh;
+    const std::int64_t lanes = std::int64_t(hn::Lanes(d));
+    for (; i + lanes <= n; i += lanes) {
+      if constexpr (std::is_same_v<To, f16>) {
+        hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, from + i)), dh, reinterpret_cast<hwy::float16_t*>(to + i));
+      } else {
+        hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from + i))), d, to + i);
+      }
+    }
+  }
+  for (; i < n; ++i) to[i] = convert_value<To>(from[i]);
+}
+
 template <class To, class From>
 void run_convert(const Convert& k) {
   const StridedLoop<2> loop(k.out.shape(), {k.out.strides(), k.x.strides()});
@@ -58,7 +80,7 @@ void run_convert(const Convert& k) {
     To* to = out + at[0];
     const From* from = x + at[1];
     if (to_step == 1 && from_step == 1) {
-      for (std::int64_t i = 0; i < n; ++i) to[i] = convert_value<To>(from[i]);
+      convert_run(from, to, n);
     } else {
       for (std::int64_t i = 0; i < n; ++i) to[i * to_step] = convert_value<To>(from[i * from_step]);
     }

@@ -73,6 +73,23 @@ TEST_CASE("convert: halves round to nearest, ties to even, once") {
   CHECK(bf16_bits(1e300) == 0x7f80);
 }
 
+TEST_CASE("convert: vectors of floats become the same halves as single ones") {
+  std::vector<float> values;
+  for (std::uint32_t i = 0; i < 100003; ++i) values.push_back(std::bit_cast<float>(i * 42949u));  // every exponent and sign
+  for (std::uint32_t i = 0; i < 3000; ++i) values.push_back(std::bit_cast<float>(0x38800000u + (i - 1500) * 0x1000u));  // ties
+  const std::int64_t n = std::int64_t(values.size());
+  const Tensor x = from_values(values, {n}), y = converted(x, DType::f16), z = converted(x, DType::bf16);
+  int num_wrong = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(values[i])) {
+      num_wrong += !std::isnan(float(y.data<f16>()[i])) || !std::isnan(float(z.data<bf16>()[i]));
+      continue;
+    }
+    num_wrong += y.data<f16>()[i].bits != f16(values[i]).bits || z.data<bf16>()[i].bits != bf16(values[i]).bits;
+  }
+  CHECK(num_wrong == 0);
+}
+
 TEST_CASE("convert: floats out of an integer's range go to its nearest end, NaN to 0") {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor x = from_values(std::vector<double>{-inf, -1e30, -1.9, nan, 1.9, 300, 1e30, inf}, {8});
