@@ -48,6 +48,7 @@ struct Loader::Impl {
   std::int64_t epoch_samples = 0;
   std::vector<Slot> slots;
   LoaderState state;
+  std::vector<std::int64_t> order;  // of state.epoch, for upcoming(); empty until asked for
   int held_slot = -1;  // with the caller until its next call
   double wait_seconds = 0;
 
@@ -60,11 +61,11 @@ struct Loader::Impl {
 
   // Only this function runs on the thread; it writes into slots and touches neither arena nor ledger.
   void work(LoaderState at) noexcept try {
-    std::vector<std::int64_t> order;
+    std::vector<std::int64_t> thread_order;
     std::int64_t order_epoch = -1;
     for (;;) {
       if (at.position >= epoch_samples) at = {at.epoch + 1, 0};
-      if (order_epoch != at.epoch) order = epoch_order(samples->size(), options.seed, at.epoch, options.shuffle);
+      if (order_epoch != at.epoch) thread_order = epoch_order(samples->size(), options.seed, at.epoch, options.shuffle);
       order_epoch = at.epoch;
       int index = -1;
       {
@@ -77,7 +78,7 @@ struct Loader::Impl {
       Slot& slot = slots[std::size_t(index)];
       slot.at = at;
       slot.size = std::min(options.batch, epoch_samples - at.position);
-      fill(slot, order);
+      fill(slot, thread_order);
       at.position += slot.size;
       std::lock_guard lock(mutex);
       full_slots.push_back(index);
@@ -89,12 +90,12 @@ struct Loader::Impl {
     slot_filled.notify_one();
   }
 
-  void fill(Slot& slot, const std::vector<std::int64_t>& order) const {
+  void fill(Slot& slot, const std::vector<std::int64_t>& indices) const {
     if (!slot.input.has_bytes()) return;  // a plan: sizes are enough
     const std::int64_t input_bytes = slot.input.bytes() / options.batch, target_numel = slot.target.numel() / options.batch;
     auto* target = reinterpret_cast<std::int64_t*>(slot.target.address());
     for (std::int64_t i = 0; i < slot.size; ++i)
-      samples->write(order[std::size_t(slot.at.position + i)], std::uint32_t(slot.at.epoch), slot.input.address() + i * input_bytes,
+      samples->write(indices[std::size_t(slot.at.position + i)], std::uint32_t(slot.at.epoch), slot.input.address() + i * input_bytes,
                      target + i * target_numel);
   }
 
@@ -177,6 +178,7 @@ std::optional<Batch> Loader::next() {
   self.give_back_held_slot();
   if (self.state.position >= self.epoch_samples) {
     self.state = {self.state.epoch + 1, 0};
+    self.order.clear();
     return std::nullopt;
   }
   self.held_slot = self.wait_for_slot();
@@ -193,7 +195,20 @@ void Loader::set_state(const LoaderState& state) {
         "loader: position ", state.position, " of epoch ", state.epoch, " lies outside an epoch of ", impl_->epoch_samples, " samples");
   impl_->stop();
   impl_->state = state;
+  impl_->order.clear();
   impl_->start();
+}
+
+Loader::Upcoming Loader::upcoming(std::int64_t num_batches) const {
+  Impl& self = *impl_;
+  if (self.order.empty()) self.order = epoch_order(self.samples->size(), self.options.seed, self.state.epoch, self.options.shuffle);
+  const std::int64_t left = self.epoch_samples - self.state.position;
+  Upcoming upcoming;
+  upcoming.batches = std::min(num_batches, (left + self.options.batch - 1) / self.options.batch);
+  upcoming.samples = std::min(left, upcoming.batches * self.options.batch);
+  for (std::int64_t i = 0; i < upcoming.samples; ++i)
+    upcoming.targets += self.samples->num_targets(self.order[std::size_t(self.state.position + i)]);
+  return upcoming;
 }
 
 std::int64_t Loader::num_samples() const { return impl_->epoch_samples; }

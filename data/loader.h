@@ -53,6 +53,12 @@ class Loader {
   // Continues from any position. Throws InvalidArgument when it lies outside the epoch.
   void set_state(const LoaderState& state);
 
+  // What the next `num_batches` batches hold, without reading them; fewer at the end of the epoch, never beyond it.
+  struct Upcoming {
+    std::int64_t batches = 0, samples = 0, targets = 0;
+  };
+  Upcoming upcoming(std::int64_t num_batches) const;
+
   std::int64_t num_samples() const;   // of an epoch, without what drop_last leaves out
   std::int64_t num_batches() const;   // of an epoch
   double wait_seconds() const;        // spent in next() for data, so far

@@ -19,6 +19,8 @@ std::int64_t pick(std::uint32_t word, std::int64_t count) { return std::int64_t(
 
 }  // namespace
 
+std::int64_t Samples::num_targets(std::int64_t) const { return numel_of(target_shape()); }
+
 ImageSamples::ImageSamples(std::shared_ptr<const Dataset> dataset, const ImageTransform& transform)
     : dataset_(std::move(dataset)), transform_(transform) {
   const std::size_t channels = std::size_t(dataset_->image_shape()[0]);

@@ -18,6 +18,8 @@ class Samples {
   virtual DType input_dtype() const = 0;
   virtual Shape target_shape() const = 0;   // of one sample; targets are i64
   virtual std::int64_t num_classes() const = 0;
+  // Targets of a sample that the loss counts: all of them unless some carry an ignored index.
+  virtual std::int64_t num_targets(std::int64_t index) const;
   // Writes one sample into place. Called from the loader's thread.
   virtual void write(std::int64_t index, std::uint32_t epoch, std::byte* input, std::int64_t* target) const = 0;
 };

@@ -132,6 +132,31 @@ TEST_CASE("loader: every position can be saved and restored, the end of an epoch
   CHECK_THROWS_AS(loader.set_state({-1, 0}), InvalidArgument);
 }
 
+TEST_CASE("loader: upcoming() tells batches, samples and targets of a window before it is read, and stops at the epoch's end") {
+  class Counted : public NumberSamples {
+   public:
+    Counted() : NumberSamples(10) {}
+    std::int64_t num_targets(std::int64_t index) const override { return index + 1; }
+  };
+  Loader loader(std::make_shared<Counted>(), {.batch = 4, .seed = 3});
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const Loader::Upcoming two = loader.upcoming(2), all = loader.upcoming(9);
+    CHECK(two.batches == 2);
+    CHECK(two.samples == 8);
+    CHECK(all.batches == 3);
+    CHECK(all.samples == 10);
+    CHECK(all.targets == 55);
+    std::int64_t targets = 0;
+    for (int i = 0; i < 2; ++i)
+      for (const std::int64_t index : loader.next()->target.to_vector<std::int64_t>()) targets += index + 1;
+    CHECK(two.targets == targets);
+    CHECK(loader.upcoming(5).samples == 2);
+    loader.next();
+    CHECK(loader.upcoming(5).batches == 0);
+    CHECK(!loader.next());
+  }
+}
+
 TEST_CASE("loader: what goes wrong on its thread is thrown by next(), after the whole batches before it") {
   Loader loader(numbers(10, 7), {.batch = 3, .shuffle = false});
   CHECK(loader.next()->size == 3);
