@@ -313,6 +313,25 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
   return config;
 }
 
+Arguments split_arguments(std::span<const std::string> arguments) {
+  Arguments split;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (!argument.starts_with("--")) {
+      split.positional.push_back(argument);
+      continue;
+    }
+    split.flags.push_back(argument);
+    if (argument.find('=') != std::string::npos) continue;
+    std::string name = argument.substr(2);
+    std::replace(name.begin(), name.end(), '-', '_');
+    const bool stands_alone = is_flag_key(name) || (name.starts_with("no_") && is_flag_key(name.substr(3)));
+    const bool has_value = i + 1 < arguments.size() && (!stands_alone || arguments[i + 1] == "true" || arguments[i + 1] == "false");
+    if (has_value) split.flags.push_back(arguments[++i]);
+  }
+  return split;
+}
+
 std::string to_toml(const Config& config) {
   std::string out;
   for_each_key(

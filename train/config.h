@@ -70,6 +70,13 @@ struct Config {
 // and which key may have been meant; an unreadable file throws DataError. An empty path means no file.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> flags);
 
+// A command line taken apart: flags with their values, as load_config() takes them, and the rest. `--no-flip` and its like
+// are known to stand alone.
+struct Arguments {
+  std::vector<std::string> positional, flags;
+};
+Arguments split_arguments(std::span<const std::string> arguments);
+
 // A TOML file that load_config() turns into this very config: every key, each with its meaning.
 std::string to_toml(const Config& config);
 

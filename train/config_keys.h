@@ -23,7 +23,8 @@ void for_each_key(C& c, Section&& section, F&& f) {
   section("model");
   f(Key{.name = "model", .meaning = "what is trained", .choices = "vit|gpt2"}, c.model);
   f(Key{.name = "preset", .meaning = "shape of a known model; other keys override it",
-        .choices = "|vit_ti_16|vit_s_16|vit_s_32|vit_b_16|vit_b_32|vit_l_16|vit_l_32|vit_h_14|gpt2"}, c.preset);
+        .choices = "|vit_ti_14|vit_ti_16|vit_ti_32|vit_s_14|vit_s_16|vit_s_32|vit_b_14|vit_b_16|vit_b_32|vit_l_14|vit_l_16|vit_l_32|"
+                   "vit_h_14|vit_h_16|vit_h_32|gpt2|gpt2_medium|gpt2_large|gpt2_xl"}, c.preset);
   f(Key{"image_size", "height and width of the images; 0: the data's", 0, 65536}, c.image_size);
   f(Key{"patch_size", "height and width of a patch", 1, 65536}, c.patch_size);
   f(Key{"channels", "channels of the images; 0: the data's", 0, 4096}, c.channels);
@@ -62,7 +63,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"weight_decay", "decay of weights; norms and biases have none", 0, 1e6}, c.weight_decay);
   f(Key{"clip_norm", "largest global gradient norm; 0: no clipping", 0, kMany}, c.clip_norm);
   f(Key{"label_smoothing", "share of the target spread over all classes", 0, kBelow1}, c.label_smoothing);
-  f(Key{.name = "schedule", .meaning = "course of the learning rate after the warm-up", .choices = "constant|linear|cosine"}, c.schedule);
+  f(Key{.name = "schedule", .meaning = "course of the learning rate after the warm-up", .choices = "constant|cosine"}, c.schedule);
   f(Key{"warmup_epochs", "linear warm-up in epochs", 0, kMany}, c.warmup_epochs);
   f(Key{"warmup_steps", "linear warm-up in steps; 0: as warmup_epochs says", 0, 4e9}, c.warmup_steps);
   f(Key{"lr_floor", "learning rate at the end of the schedule and after it", 0, 1e6}, c.lr_floor);

@@ -87,6 +87,13 @@ TEST_CASE("config: an unknown key or flag is an error with file and line that su
   CHECK_THAT(error_of("", {"batch", "3"}), Contains("unexpected argument 'batch'"));
 }
 
+TEST_CASE("config: a command line splits into flags with their values and the rest, wherever that stands") {
+  const std::vector<std::string> line{"--lr", "0.1", "--flip", "c.toml", "--no-nesterov", "--seed=3", "--certify", "false", "more"};
+  const Arguments split = split_arguments(line);
+  CHECK(split.positional == std::vector<std::string>{"c.toml", "more"});
+  CHECK(split.flags == std::vector<std::string>{"--lr", "0.1", "--flip", "--no-nesterov", "--seed=3", "--certify", "false"});
+}
+
 TEST_CASE("config: wrong types, values out of range and unknown choices say what was expected, and where") {
   CHECK_THAT(error_of("\nbatch = \"64\""), Contains("c.toml:2: batch: expected an integer, got string"));
   CHECK_THAT(error_of("batch = 1.5"), Contains("batch: expected an integer"));
@@ -125,7 +132,7 @@ TEST_CASE("config: a preset gives the shape, keys and flags beside it override i
   const Config gpt2 = from_file("preset = \"gpt2\"\ndata_path = \"x\"");
   CHECK(gpt2.model == "gpt2");
   CHECK(gpt2.vocab == 50257);
-  CHECK_THAT(error_of("preset = \"vit_xl\""), Contains("expected one of vit_ti_16"));
+  CHECK_THAT(error_of("preset = \"vit_xl\""), Contains("expected one of vit_ti_14, vit_ti_16"));
 }
 
 TEST_CASE("config: an absent file is a DataError with its path") {

@@ -1,0 +1,112 @@
+#include <refrain/tests/support/catch.h>
+#include <refrain/tests/train/toy.h>
+
+#include <cmath>
+#include <limits>
+
+using namespace refrain;
+using refrain::testing::ListSamples;
+using refrain::testing::Toy;
+
+namespace {
+
+// Gradients -1, -2, …, -10, in order, a sample a micro-batch.
+std::shared_ptr<const Samples> ten_numbers() {
+  std::vector<float> values;
+  for (int i = 1; i <= 10; ++i) values.push_back(float(-i));
+  return std::make_shared<ListSamples>(values);
+}
+
+LoaderOptions in_order() { return {.batch = 1, .shuffle = false}; }
+
+}  // namespace
+
+TEST_CASE("trainer: a short last window counts by its own size: 10 micro-batches, accumulate 4 give w = 18.5 after 3 steps") {
+  Toy toy(ten_numbers(), in_order(), Schedule::constant(1), {.accumulate = 4});
+  CHECK(toy.trainer.steps_per_epoch() == 3);
+  std::vector<double> losses;
+  while (const auto step = toy.trainer.step()) losses.push_back(step->loss);
+  CHECK(losses.size() == 3);
+  CHECK(toy.w.item() == 18.5);
+  // The next epoch starts with an empty window.
+  const auto first = toy.trainer.step();
+  CHECK(first->samples == 4);
+  CHECK(toy.w.item() == 21);
+}
+
+TEST_CASE("trainer: accumulating more than an epoch holds still makes one step, 0 is refused") {
+  Toy toy(ten_numbers(), in_order(), Schedule::constant(1), {.accumulate = 16});
+  CHECK(toy.trainer.steps_per_epoch() == 1);
+  CHECK(toy.trainer.step()->samples == 10);
+  CHECK(!toy.trainer.step());
+  CHECK(toy.w.item() == 5.5);
+  CHECK_THROWS_AS(Toy(ten_numbers(), in_order(), Schedule::constant(1), {.accumulate = 0}), InvalidArgument);
+}
+
+TEST_CASE("trainer: every token weighs the same, though micro-batches hold different numbers: losses 1, 2, 3 and 10 mean 4") {
+  // The first sample holds three tokens with losses 1 + 2 + 3, the second one with 10; the loss is w times that, w = 1.
+  Toy toy(std::make_shared<ListSamples>(std::vector<float>{6, 10}, std::vector<std::int64_t>{3, 1}), in_order(), Schedule::constant(1), {.accumulate = 2});
+  fill_values(toy.w, 1);
+  const auto step = toy.trainer.step();
+  CHECK(step->targets == 4);
+  CHECK(step->loss == 4);
+  CHECK(step->grad_norm == 4);
+  CHECK(toy.w.item() == 1 - 4);
+}
+
+TEST_CASE("trainer: the learning rate follows optimizer steps, not micro-batches: cosine over 10 steps is at half after 5 of 20 micro-batches by 4") {
+  std::vector<float> values(40, -1);
+  Toy toy(std::make_shared<ListSamples>(values), in_order(), Schedule::cosine(0.1, 10), {.accumulate = 4});
+  for (int i = 0; i < 5; ++i) toy.trainer.step();
+  CHECK(toy.trainer.num_steps() == 5);
+  CHECK(toy.trainer.step()->lr == Approx(0.05).epsilon(1e-12));
+}
+
+TEST_CASE("trainer: the same samples in any micro-batches give the same step") {
+  std::vector<float> results;
+  for (const auto& [batch, accumulate] : {std::pair(8, 1), std::pair(4, 2), std::pair(2, 4), std::pair(1, 8), std::pair(3, 3)}) {
+    Toy toy(std::make_shared<ListSamples>(std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}), {.batch = batch, .seed = 3}, Schedule::constant(1),
+            {.accumulate = accumulate});
+    const auto step = toy.trainer.step();
+    CHECK(step->samples == 8);
+    CHECK(step->grad_norm == 4.5);
+    CHECK(toy.w.item() == -4.5);
+  }
+}
+
+TEST_CASE("trainer: clipping scales the step, the reported norm is the one before") {
+  Toy toy(ten_numbers(), in_order(), Schedule::constant(1), {.accumulate = 10, .clip_norm = 1});
+  CHECK(toy.trainer.step()->grad_norm == 5.5);
+  CHECK(toy.w.item() == Approx(1));
+}
+
+TEST_CASE("trainer: a loss or gradient that is not finite ends training before the weights change, and leaves nothing behind") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  Toy toy(std::make_shared<ListSamples>(std::vector<float>{-1, infinity, -3}), in_order(), Schedule::constant(1), {});
+  toy.trainer.step();
+  CHECK_THROWS_WITH(toy.trainer.step(), Catch::Contains("step 2"));
+  CHECK(toy.w.item() == 1);
+  CHECK(tape_size() == 0);
+  // The next window is not spoilt by the one before.
+  CHECK(toy.trainer.step()->grad_norm == 3);
+  CHECK(toy.w.item() == 4);
+}
+
+TEST_CASE("trainer: 1,000 steps leave tape and memory exactly where step 10 had them") {
+  Toy toy(ten_numbers(), {.batch = 2}, Schedule::constant(1e-3), {.accumulate = 2});
+  const Device device = Device::cpu();
+  std::int64_t live = 0, count = 0, records = 0, reserved = 0, steps = 0;
+  double total_loss = 0;
+  while (steps < 1000) {
+    const auto step = toy.trainer.step();
+    if (!step) continue;
+    total_loss += step->loss;
+    if (++steps == 10) live = device.live_bytes(), count = device.live_count(), records = tape_size(), reserved = device.reserved_bytes();
+  }
+  CHECK(std::isfinite(total_loss));
+  CHECK(device.live_bytes() == live);
+  CHECK(device.live_count() == count);
+  CHECK(device.reserved_bytes() == reserved);
+  CHECK(tape_size() == records);
+  CHECK(records == 0);
+}

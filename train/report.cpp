@@ -1,0 +1,47 @@
+#include <refrain/train/report.h>
+
+#include <refrain/core/check.h>
+
+#include <cstdio>
+
+namespace refrain {
+
+namespace {
+
+std::string row(const std::string& name, std::int64_t bytes, std::int64_t total) {
+  char text[200];
+  std::snprintf(text, sizeof text, "  %-44s %16lld  %11s  %5.1f %%\n", name.c_str(), static_cast<long long>(bytes), bytes_text(bytes).c_str(),
+                total > 0 ? 100 * double(bytes) / double(total) : 0.0);
+  return text;
+}
+
+}  // namespace
+
+std::string bytes_text(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = double(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 4) value /= 1024, ++unit;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+std::string peak_report(const Ledger& ledger, std::int64_t reserved_bytes) {
+  const std::int64_t peak = ledger.peak_bytes();
+  std::string out = "Peak memory of tensors\n\n" + row("total", peak, peak) + row("reserved by the arena, holes included", reserved_bytes, peak);
+  out += "\nBy kind, at the peak\n\n";
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind)
+    if (const std::int64_t bytes = ledger.kinds_at_peak()[std::size_t(kind)]; bytes > 0)
+      out += row(std::string(name_of(MemoryKind(kind))), bytes, peak);
+  out += "\nBy module and kind, at the peak\n\n";
+  for (const PeakEntry& entry : ledger.entries_at_peak())
+    out += row(concat(entry.module->text.empty() ? "(outside modules)" : entry.module->text, "  ", name_of(entry.kind)), entry.bytes, peak);
+  out += "\nHighest of each kind by itself, at whatever moment\n\n";
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind)
+    if (const std::int64_t bytes = ledger.peak_per_kind()[std::size_t(kind)]; bytes > 0)
+      out += row(std::string(name_of(MemoryKind(kind))), bytes, peak);
+  return out;
+}
+
+}  // namespace refrain

@@ -1,0 +1,257 @@
+#include <refrain/train/run.h>
+
+#include <refrain/autograd/random.h>
+#include <refrain/core/io/snapshot.h>
+#include <refrain/core/parallel.h>
+#include <refrain/kernels/kernel.h>
+#include <refrain/train/metrics.h>
+#include <refrain/train/report.h>
+#include <refrain/train/setup.h>
+#include <refrain/train/snapshot_state.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+namespace refrain {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void note(const RunHooks& hooks, const std::string& text) {
+  if (hooks.on_note) hooks.on_note(text);
+}
+
+// A mean that forgets: the last 50 steps or so carry most of the weight. Right from the first value on.
+class DecayingMean {
+ public:
+  void add(double value) {
+    sum_ = kKeep * sum_ + value;
+    weight_ = kKeep * weight_ + 1;
+  }
+  double value() const { return weight_ > 0 ? sum_ / weight_ : 0; }
+
+ private:
+  static constexpr double kKeep = 0.98;
+  double sum_ = 0, weight_ = 0;
+};
+
+void apply_process_settings(const Config& config, const Device& device) {
+  check(config.device != "cuda", "device: no CUDA device");
+  if (config.threads > 0) set_num_threads(int(config.threads));
+  device.set_memory_limit(config.memory_limit.value > 0 ? config.memory_limit.value : std::numeric_limits<std::int64_t>::max());
+}
+
+// Everything of a run that lives from its first to its last step.
+struct Run {
+  Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks) : config(given), hooks(run_hooks), device(options.device) {
+    run_dir = config.run_dir;
+    const std::shared_ptr<const Samples> train_samples = load_samples(config, Split::train), test_samples = load_samples(config, Split::test);
+    adapt_to_data(config, *train_samples);
+    model = build_model(config, device);
+    loss = build_loss(config, model);
+    optimizer = build_optimizer(config, *model);
+    loader = std::make_unique<Loader>(train_samples, LoaderOptions{.batch = config.batch, .seed = std::uint64_t(config.seed), .device = device});
+    test_loader = std::make_unique<Loader>(test_samples, LoaderOptions{.batch = config.eval_batch, .shuffle = false, .device = device});
+    const std::int64_t steps_per_epoch = (loader->num_batches() + config.accumulate - 1) / config.accumulate;
+    total = total_steps(config, steps_per_epoch);
+    trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss,
+                                        TrainerOptions{config.accumulate, config.clip_norm, std::uint64_t(config.seed)});
+    seed_random(std::uint64_t(config.seed));
+  }
+
+  void resume() {
+    const SnapshotSearch search = find_latest_snapshot(run_dir);
+    for (const SnapshotSearch::Skipped& skipped : search.skipped) note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
+    if (!search.latest) return note(hooks, concat("no complete snapshot in ", run_dir.string(), ": starting from the beginning"));
+    const TrainerState state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed));
+    loader->set_state(state.loader);
+    trainer->set_num_steps(state.step);
+    default_generator().set_position(state.generator_position);
+    train_seconds = state.train_seconds;
+    flops = state.flops;
+    replayed_flops = state.replayed_flops;
+    saved_step = state.step;
+    note(hooks, concat("resumed from ", search.latest->string(), " after step ", state.step));
+  }
+
+  void save() {
+    if (saved_step == trainer->num_steps()) return;
+    save_snapshot(run_dir, *model, *optimizer,
+                  {.step = trainer->num_steps(),
+                   .loader = loader->state(),
+                   .seed = std::uint64_t(config.seed),
+                   .generator_position = default_generator().position(),
+                   .train_seconds = train_seconds,
+                   .replayed_flops = replayed_flops,
+                   .flops = flops});
+    saved_step = trainer->num_steps();
+    prune_snapshots(run_dir, config.keep_snapshots);
+  }
+
+  // One step with its time and cost; nothing at the end of an epoch.
+  std::optional<StepResult> step() {
+    const double begin = now(), waited = loader->wait_seconds();
+    const CostMeter before = cost_meter();
+    const std::optional<StepResult> result = trainer->step();
+    if (!result) return result;
+    train_seconds += now() - begin;
+    flops += cost_meter().total.flops - before.total.flops;
+    replayed_flops += cost_meter().replay.flops - before.replay.flops;
+    mean_step_seconds.add(now() - begin);
+    mean_wait_seconds.add(loader->wait_seconds() - waited);
+    mean_samples.add(double(result->samples));
+    mean_loss.add(result->loss);
+    mean_accuracy.add(double(result->correct) / double(std::max<std::int64_t>(result->targets, 1)));
+    return result;
+  }
+
+  double epoch() const { return double(loader->state().epoch) + double(loader->state().position) / double(loader->num_samples()); }
+  double replayed_share() const { return flops > 0 ? replayed_flops / flops : 0; }
+
+  Progress progress(const StepResult& result) const {
+    const double step_seconds = std::max(mean_step_seconds.value(), 1e-12);
+    return {.step = trainer->num_steps(),
+            .total_steps = total,
+            .epoch = epoch(),
+            .epochs = config.epochs,
+            .loss = result.loss,
+            .average_loss = mean_loss.value(),
+            .accuracy = mean_accuracy.value(),
+            .lr = result.lr,
+            .grad_norm = result.grad_norm,
+            .samples_per_second = mean_samples.value() / step_seconds,
+            .data_wait_share = mean_wait_seconds.value() / step_seconds,
+            .replayed_flops_share = replayed_share(),
+            .live_bytes = device.live_bytes(),
+            .peak_bytes = device.peak_bytes(),
+            .seconds_left = double(total - trainer->num_steps()) * step_seconds};
+  }
+
+  Evaluation evaluate_now(MetricsWriter& metrics) {
+    const Evaluation result = evaluate(*model, *test_loader, loss);
+    metrics.write(trainer->num_steps(), {{"epoch", epoch()}, {"test_loss", result.loss}, {"test_accuracy", result.accuracy}});
+    if (hooks.on_evaluation) hooks.on_evaluation(trainer->num_steps(), epoch(), result);
+    return result;
+  }
+
+  RunResult result(bool is_finished, const Evaluation& test) const {
+    const double samples = double(loader->state().epoch) * double(loader->num_samples()) + double(loader->state().position);
+    return {is_finished, trainer->num_steps(), train_seconds, samples / std::max(train_seconds, 1e-12), test, device.peak_bytes()};
+  }
+
+  Config config;
+  const RunHooks& hooks;
+  Device device;
+  fs::path run_dir;
+  std::shared_ptr<ChainModel> model;
+  LossFunction loss;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<Loader> loader, test_loader;
+  std::unique_ptr<Trainer> trainer;
+  std::int64_t total = 0, saved_step = -1;
+  double train_seconds = 0, flops = 0, replayed_flops = 0;
+  DecayingMean mean_loss, mean_accuracy, mean_step_seconds, mean_wait_seconds, mean_samples;
+};
+
+MetricsRow metrics_row(const Progress& p, double accuracy) {
+  return {{"epoch", p.epoch},
+          {"loss", p.loss},
+          {"accuracy", accuracy},
+          {"lr", p.lr},
+          {"grad_norm", p.grad_norm},
+          {"samples_per_second", p.samples_per_second},
+          {"data_wait_share", p.data_wait_share},
+          {"live_bytes", double(p.live_bytes)},
+          {"peak_bytes", double(p.peak_bytes)},
+          {"replayed_flops_share", p.replayed_flops_share}};
+}
+
+void write_summary(const Run& run, const RunResult& result) {
+  const Ledger ledger = run.device.ledger();
+  nlohmann::ordered_json json;
+  json["test_accuracy"] = result.test.accuracy;
+  json["test_loss"] = result.test.loss;
+  json["steps"] = result.steps;
+  json["train_seconds"] = result.train_seconds;
+  json["samples_per_second"] = result.samples_per_second;
+  json["peak_bytes"]["total"] = ledger.peak_bytes();
+  json["highest_bytes_of_kind"] = nlohmann::ordered_json::object();
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
+    json["peak_bytes"][std::string(name_of(MemoryKind(kind)))] = ledger.kinds_at_peak()[std::size_t(kind)];
+    json["highest_bytes_of_kind"][std::string(name_of(MemoryKind(kind)))] = ledger.peak_per_kind()[std::size_t(kind)];
+  }
+  json["reserved_peak_bytes"] = run.device.reserved_bytes();
+  json["replayed_flops_share"] = run.replayed_share();
+  json["flops"] = run.flops;
+  json["num_parameters"] = run.model->num_parameters();
+  json["threads"] = num_threads();
+  json["seed"] = run.config.seed;
+  json["version"] = version();
+  write_file_atomically(run.run_dir / "report.txt", peak_report(ledger, run.device.reserved_bytes()));
+  write_file_atomically(run.run_dir / "summary.json", json.dump(2) + "\n");
+}
+
+}  // namespace
+
+std::string_view version() { return REFRAIN_VERSION; }
+
+bool holds_run(const fs::path& run_dir) { return fs::exists(run_dir / "config.toml") || fs::exists(run_dir / "snapshots"); }
+
+RunResult run_training(Config config, const RunOptions& options, const RunHooks& hooks) {
+  check(!config.run_dir.empty(), "run_dir: is not set");
+  check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
+  apply_process_settings(config, options.device);
+  Run run(config, options, hooks);
+  if (options.resume) run.resume();
+  make_directories(run.run_dir);
+  write_file_atomically(run.run_dir / "config.toml", to_toml(run.config));
+  MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
+  if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
+
+  std::optional<Evaluation> last_evaluation;  // of the weights as they are now
+  while (run.trainer->num_steps() < run.total) {
+    const std::optional<StepResult> step = run.step();
+    if (!step) {
+      const std::int64_t epochs_done = run.loader->state().epoch;
+      if (run.config.eval_every > 0 && epochs_done % run.config.eval_every == 0) last_evaluation = run.evaluate_now(metrics);
+      continue;
+    }
+    last_evaluation.reset();
+    const std::int64_t done = run.trainer->num_steps();
+    const Progress progress = run.progress(*step);
+    if (done % run.config.log_every == 0 || done == run.total)
+      metrics.write(done, metrics_row(progress, double(step->correct) / double(std::max<std::int64_t>(step->targets, 1))));
+    if (hooks.on_step) hooks.on_step(progress);
+    if (run.config.snapshot_every > 0 && done % run.config.snapshot_every == 0) run.save();
+    if (done < run.total && hooks.should_stop && hooks.should_stop()) {
+      run.save();
+      return run.result(false, {});
+    }
+  }
+  run.save();  // before the evaluation: an interrupt in it loses nothing
+  const RunResult result = run.result(true, last_evaluation ? *last_evaluation : run.evaluate_now(metrics));
+  write_summary(run, result);
+  return result;
+}
+
+Evaluation run_evaluation(Config config, const RunOptions& options, const RunHooks& hooks) {
+  apply_process_settings(config, options.device);
+  const std::shared_ptr<const Samples> samples = load_samples(config, Split::test);
+  adapt_to_data(config, *samples);
+  const std::shared_ptr<ChainModel> model = build_model(config, options.device);
+  const SnapshotSearch search = find_latest_snapshot(config.run_dir);
+  for (const SnapshotSearch::Skipped& skipped : search.skipped) note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
+  check<DataError>(search.latest.has_value(), config.run_dir, ": no complete snapshot");
+  load_model(*search.latest, *model);
+  note(hooks, concat("evaluating ", search.latest->string()));
+  Loader loader(samples, {.batch = config.eval_batch, .shuffle = false, .device = options.device});
+  return evaluate(*model, loader, build_loss(config, model));
+}
+
+}  // namespace refrain

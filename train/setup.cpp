@@ -1,0 +1,118 @@
+#include <refrain/train/setup.h>
+
+#include <refrain/autograd/ops/loss.h>
+#include <refrain/autograd/tape.h>
+#include <refrain/data/cifar10.h>
+#include <refrain/data/idx.h>
+#include <refrain/models/gpt2.h>
+#include <refrain/models/vit.h>
+#include <refrain/optim/all.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace refrain {
+
+namespace {
+
+void fill_in(std::int64_t& field, std::int64_t from_data) {
+  if (field == 0) field = from_data;
+}
+
+}  // namespace
+
+std::shared_ptr<const Samples> load_samples(const Config& config, Split split) {
+  if (config.data_format == "text") return std::make_shared<TextSamples>(config.data_path, config.context, config.test_share, split);
+  const std::shared_ptr<const Dataset> dataset =
+      config.data_format == "cifar10" ? load_cifar10(config.data_path, split) : load_mnist(config.data_path, split);
+  ImageTransform transform{.mean = config.mean, .std = config.std, .seed = std::uint64_t(config.seed)};
+  if (split == Split::train) {
+    transform.crop_padding = config.crop_padding;
+    transform.flip = config.flip;
+  }
+  return std::make_shared<ImageSamples>(dataset, transform);
+}
+
+void adapt_to_data(Config& config, const Samples& samples) {
+  fill_in(config.eval_batch, config.batch);
+  if (config.model == "gpt2") {
+    check(config.vocab >= samples.num_classes(), "vocab: the data has ", samples.num_classes(), " tokens, got ", config.vocab);
+    return;
+  }
+  const Shape shape = samples.input_shape();
+  fill_in(config.channels, shape[0]);
+  fill_in(config.image_size, shape[1]);
+  fill_in(config.num_classes, samples.num_classes());
+  check(shape == Shape{config.channels, config.image_size, config.image_size}, "image_size and channels: the data has images ", shape, ", got ",
+        Shape{config.channels, config.image_size, config.image_size});
+  check(config.num_classes >= samples.num_classes(), "num_classes: the data has ", samples.num_classes(), ", got ", config.num_classes);
+  check(config.image_size % config.patch_size == 0, "patch_size: expected a divisor of image_size = ", config.image_size, ", got ", config.patch_size);
+}
+
+std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {
+  const CreationScope creation({.device = device, .seed = std::uint64_t(config.seed)});
+  std::shared_ptr<ChainModel> model;
+  if (config.model == "gpt2") {
+    model = std::make_shared<Gpt2>(Gpt2Config{.vocabulary = config.vocab,
+                                              .context = config.context,
+                                              .width = config.width,
+                                              .depth = config.depth,
+                                              .num_heads = config.num_heads,
+                                              .mlp_ratio = config.mlp_ratio,
+                                              .dropout = config.dropout,
+                                              .attention_dropout = config.attention_dropout});
+  } else {
+    model = std::make_shared<Vit>(VitConfig{.image_height = config.image_size,
+                                            .image_width = config.image_size,
+                                            .channels = config.channels,
+                                            .patch = config.patch_size,
+                                            .width = config.width,
+                                            .depth = config.depth,
+                                            .num_heads = config.num_heads,
+                                            .mlp_ratio = config.mlp_ratio,
+                                            .num_classes = config.num_classes,
+                                            .dropout = config.dropout,
+                                            .attention_dropout = config.attention_dropout,
+                                            .stochastic_depth = config.stochastic_depth});
+  }
+  if (!config.freeze.empty()) model->freeze(config.freeze);
+  return model;
+}
+
+LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model) {
+  const CheckpointPolicy policy{.kind = CheckpointPolicy::parse_kind(config.checkpoint),
+                                .levels = int(config.checkpoint_levels),
+                                .keep = config.checkpoint_keep,
+                                .certify = config.certify};
+  return [model = std::move(model), policy, smoothing = config.label_smoothing](const Batch& batch, double scale) {
+    const Tensor logits = (*model)(batch.input, is_grad_enabled() ? policy : CheckpointPolicy{});
+    return BatchLoss{cross_entropy(logits, batch.target,
+                                   {.label_smoothing = is_grad_enabled() ? smoothing : 0, .reduction = Reduction::sum, .scale = scale}),
+                     count_correct(detach(logits), batch.target)};
+  };
+}
+
+std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model) {
+  std::vector<ParameterGroup> groups = make_groups(model.named_parameters(), config.weight_decay);
+  const AdamOptions adam{.beta1 = config.betas[0], .beta2 = config.betas[1], .eps = config.eps};
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), adam);
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), adam);
+  return std::make_unique<Sgd>(std::move(groups), SgdOptions{.momentum = config.momentum, .nesterov = config.nesterov});
+}
+
+std::int64_t total_steps(const Config& config, std::int64_t steps_per_epoch) {
+  const std::int64_t by_epochs = config.epochs * steps_per_epoch;
+  if (config.max_steps == 0) return by_epochs;
+  return config.epochs == 0 ? config.max_steps : std::min(by_epochs, config.max_steps);
+}
+
+Schedule build_schedule(const Config& config, std::int64_t steps_per_epoch) {
+  const std::int64_t total = total_steps(config, steps_per_epoch);
+  const std::int64_t by_epochs = std::llround(config.warmup_epochs * double(steps_per_epoch));
+  const std::int64_t warmup = std::min(config.warmup_steps > 0 ? config.warmup_steps : by_epochs, total);
+  if (config.schedule == "constant") return warmup > 0 ? Schedule::warmup(config.lr, warmup) : Schedule::constant(config.lr);
+  return warmup > 0 ? Schedule::cosine_with_warmup(config.lr, total, warmup, config.lr_floor)
+                    : Schedule::cosine(config.lr, total, config.lr_floor);
+}
+
+}  // namespace refrain

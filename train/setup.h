@@ -1,0 +1,31 @@
+// From a configuration to the things a run is made of: data, model, loss, optimizer, schedule.
+#pragma once
+
+#include <refrain/data/samples.h>
+#include <refrain/models/chain_model.h>
+#include <refrain/train/config.h>
+#include <refrain/train/trainer.h>
+
+namespace refrain {
+
+// The training or test samples; only training samples are augmented. Throws DataError.
+std::shared_ptr<const Samples> load_samples(const Config& config, Split split);
+
+// Fills in what the configuration leaves to the data (0 for image_size, channels, num_classes; eval_batch). Throws
+// InvalidArgument where the two contradict each other.
+void adapt_to_data(Config& config, const Samples& samples);
+
+// The model with its initial values, parameters frozen as the configuration says.
+std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device = Device::cpu());
+
+// Cross-entropy of the model under the configuration's checkpoint policy. Without gradients there is no label smoothing:
+// evaluations compare.
+LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model);
+
+std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model);
+
+// Optimizer steps of the whole run.
+std::int64_t total_steps(const Config& config, std::int64_t steps_per_epoch);
+Schedule build_schedule(const Config& config, std::int64_t steps_per_epoch);
+
+}  // namespace refrain

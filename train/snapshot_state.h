@@ -1,0 +1,32 @@
+// What a snapshot holds: everything the next step depends on. model.safetensors (parameters and buffers),
+// optimizer.safetensors (its state), trainer.json (positions and numbers).
+#pragma once
+
+#include <refrain/data/loader.h>
+#include <refrain/nn/module.h>
+#include <refrain/optim/optimizer.h>
+
+#include <filesystem>
+
+namespace refrain {
+
+struct TrainerState {
+  std::int64_t step = 0;                // optimizer steps done
+  LoaderState loader;
+  std::uint64_t seed = 0;
+  std::uint64_t generator_position = 0; // of the thread's default generator
+  double train_seconds = 0;
+  double replayed_flops = 0, flops = 0; // of the training steps so far
+};
+
+// Writes the snapshot directory RUN/snapshots/step-N, whole or not at all. Throws StorageError.
+void save_snapshot(const std::filesystem::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state);
+
+// Reads parameters and buffers alone. Throws DataError, before anything is changed, naming what is missing, unexpected
+// or of another shape.
+void load_model(const std::filesystem::path& snapshot, Module& model);
+
+// Reads all of it into model and optimizer. `seed` must be the one the snapshot was made with.
+TrainerState load_snapshot(const std::filesystem::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed);
+
+}  // namespace refrain
