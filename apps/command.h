@@ -1,0 +1,24 @@
+// Subcommands of `refrain`: arguments in, library calls, text out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace refrain::apps {
+
+// What the process returns.
+enum ExitCode : int {
+  kDone = 0,
+  kDefect = 1,        // an error of Refrain's own
+  kUsage = 2,
+  kBadData = 3,
+  kOutOfMemory = 4,
+  kNonFinite = 5,
+  kStorage = 7,
+  kInterrupted = 75,  // EX_TEMPFAIL: to be resumed
+};
+
+int train_command(const std::vector<std::string>& arguments);
+int evaluate_command(const std::vector<std::string>& arguments);
+
+}  // namespace refrain::apps

@@ -1,0 +1,90 @@
+// `refrain`: finds the subcommand, and turns what the library throws into one line, a hint and an exit code.
+#include "command.h"
+
+#include <refrain/core/check.h>
+#include <refrain/train/config.h>
+#include <refrain/train/run.h>
+
+#include <functional>
+#include <iostream>
+#include <new>
+
+namespace refrain::apps {
+
+namespace {
+
+constexpr std::string_view kHelp =
+    "refrain trains transformers with little memory.\n"
+    "\n"
+    "  refrain train CONFIG.toml [--KEY VALUE …]     train as a configuration says\n"
+    "  refrain train --resume RUN_DIR                continue a run from its newest snapshot\n"
+    "  refrain evaluate RUN_DIR                      test a run's newest snapshot\n"
+    "\n"
+    "  refrain COMMAND --help                        all about a command\n"
+    "  refrain --version\n";
+
+struct Command {
+  std::string name;
+  int (*run)(const std::vector<std::string>&);
+};
+const std::vector<Command>& commands() {
+  static const std::vector<Command> list{{"train", train_command}, {"evaluate", evaluate_command}};
+  return list;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    std::cerr << kHelp;
+    return kUsage;
+  }
+  const std::string& name = arguments[0];
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::cout << kHelp;
+    return kDone;
+  }
+  if (name == "--version") {
+    std::cout << "refrain " << version() << "\n";
+    return kDone;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    if (command.name == name) return command.run({arguments.begin() + 1, arguments.end()});
+    names.push_back(command.name);
+  }
+  const std::string nearest = nearest_name(name, names);
+  fail("unknown command '", name, "'", nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+}
+
+int report(const std::exception& error, std::string_view hint, int code) {
+  std::cerr << "refrain: " << error.what() << "\n";
+  if (!hint.empty()) std::cerr << "hint: " << hint << "\n";
+  return code;
+}
+
+int run_and_report(const std::vector<std::string>& arguments) {
+  try {
+    return run(arguments);
+  } catch (const InvalidArgument& error) {
+    return report(error, "refrain train --help lists every key with its range", kUsage);
+  } catch (const DataError& error) {
+    return report(error, "check data_path and the file named above; nothing was changed", kBadData);
+  } catch (const OutOfMemory& error) {
+    return report(error, "try --checkpoint block, a smaller --batch with --accumulate, or a higher --memory-limit", kOutOfMemory);
+  } catch (const std::bad_alloc& error) {
+    return report(error, "the system has no memory left; try a smaller --batch", kOutOfMemory);
+  } catch (const NonFinite& error) {
+    return report(error, "try a lower --lr, a longer --warmup-epochs or --clip-norm 1; snapshots hold the weights from before", kNonFinite);
+  } catch (const StorageError& error) {
+    return report(error, "older snapshots are whole; make room and continue with refrain train --resume RUN_DIR", kStorage);
+  } catch (const std::exception& error) {
+    return report(error, "this looks like a defect of refrain; please report it with the configuration", kDefect);
+  }
+}
+
+}  // namespace
+
+}  // namespace refrain::apps
+
+int main(int count, char** values) {
+  return refrain::apps::run_and_report(std::vector<std::string>(values + 1, values + count));
+}
