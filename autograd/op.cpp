@@ -116,17 +116,21 @@ void ApplyFrame::finish(std::span<Tensor> outputs, const std::shared_ptr<Record>
     for (const Tensor* input : inputs_) op.inputs.push_back(input->defined() ? run->ref_of(*input) : ValueRef{});
     const int index = run->next_mark(0).op;
     for (const Tensor& saved : observed_) {
+      // The very tensor before others that show the same bytes: inputs may be views of one another.
       ValueRef ref;
       bool is_known = false;
-      for (std::size_t i = 0; i < results.size() && !is_known; ++i) {
-        if (results[i].storage() != saved.storage()) continue;
-        ref = {ValueRef::Kind::inner, index, int(i)};
-        is_known = true;
-      }
-      for (std::size_t i = 0; i < inputs_.size() && !is_known; ++i) {
-        if (!inputs_[i]->defined() || inputs_[i]->storage() != saved.storage()) continue;
-        ref = op.inputs[i];
-        is_known = true;
+      for (const bool by_bytes : {false, true}) {
+        const auto is_it = [&](const Tensor& t) { return t.defined() && (by_bytes ? t.storage() == saved.storage() : is_same(t, saved)); };
+        for (std::size_t i = 0; i < inputs_.size() && !is_known; ++i) {
+          if (!is_it(*inputs_[i])) continue;
+          ref = op.inputs[i];
+          is_known = true;
+        }
+        for (std::size_t i = 0; i < results.size() && !is_known; ++i) {
+          if (!is_it(results[i])) continue;
+          ref = {ValueRef::Kind::inner, index, int(i)};
+          is_known = true;
+        }
       }
       invariant(is_known, info_.name, " saves a tensor of shape ", saved.shape(), " that is neither an input nor from op_output()");
       run->add_saved(op, ref);
