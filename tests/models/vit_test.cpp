@@ -152,6 +152,18 @@ TEST_CASE("vit: frozen parts get no gradient, the others the same as before", "[
   CHECK(grad_of(model.head->linear->weight).to_vector<float>() == full);
 }
 
+TEST_CASE("vit: with everything but the head frozen, blocks save nothing", "[vit]") {
+  const Device device = Device::new_cpu();
+  const CreationScope scope({.device = device});
+  const VitConfig config = tiny();
+  Vit model(config);
+  model.freeze(std::vector<std::string>{"embed.*", "blocks.*"});
+  const Tensor logits = model(zeros({2, 3, 8, 12}, DType::f32, device));
+  // The last hidden state, of which the class tokens are a view, and their mean and rstd; the norm is rebuilt.
+  CHECK(device.live_bytes(MemoryKind::saved) <= 4 * 2 * 7 * config.width + 4 * 2 * 2);
+  CHECK(device.live_bytes(MemoryKind::saved) > 0);
+}
+
 TEST_CASE("vit: every byte of a training step has an owner, by module or as input", "[vit]") {
   const Device device = Device::new_cpu();
   const CreationScope scope({.device = device});
