@@ -53,7 +53,8 @@ template <class T>
 void run_max(const Max& k) {
   const Around around(k.x.shape(), k.dim);
   const T* x = k.x.data<T>();
-  T* out = k.out.data<T>();
+  // A replay may want the indices alone.
+  T* out = k.out.has_bytes() ? k.out.data<T>() : nullptr;
   std::int64_t* indices = k.indices.has_bytes() ? k.indices.data<std::int64_t>() : nullptr;
   const std::int64_t per_piece = std::max<std::int64_t>(1, kGrain / around.extent);
   parallel_for(around.outer * around.inner, per_piece, [&](std::int64_t begin, std::int64_t end) {
@@ -71,7 +72,7 @@ void run_max(const Max& k) {
           if (value > best || std::isnan(value)) best = value, at = j;
         }
       }
-      out[i] = best;
+      if (out) out[i] = best;
       if (indices) indices[i] = at;
     }
   });
@@ -80,7 +81,7 @@ void run_max(const Max& k) {
 }  // namespace
 
 void run(Cpu, const Max& k) {
-  if (!k.out.has_bytes() || k.out.numel() == 0) return;
+  if ((!k.out.has_bytes() && !k.indices.has_bytes()) || k.out.numel() == 0) return;
   dispatch_floating(k.x.dtype(), k.name, [&](auto zero) { run_max<decltype(zero)>(k); });
 }
 

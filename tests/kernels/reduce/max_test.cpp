@@ -78,6 +78,15 @@ TEST_CASE("max_backward: the gradient lands on the index alone") {
   }
 }
 
+TEST_CASE("max: either result may be left out") {
+  const Tensor x = random_tensor({4, 9}, DType::f32, 2), indices = empty({4}, DType::i64), out = empty({4}, DType::f32);
+  const auto [expected, expected_indices] = max_of(x, 1);
+  launch(Max{.x = x, .dim = 1, .out = without_bytes({4}, DType::f32, x.device()), .indices = indices});
+  CHECK(same_bits(indices, expected_indices));
+  launch(Max{.x = x, .dim = 1, .out = out});
+  CHECK(same_bits(out, expected));
+}
+
 TEST_CASE("max: nothing along the dim is refused") {
   CHECK_THROWS_AS(launch(Max{.x = zeros({3, 0}, DType::f32), .dim = 1, .out = zeros({3}, DType::f32)}), InvalidArgument);
   CHECK_THROWS_AS(launch(Max{.x = zeros({3, 2}, DType::f32), .dim = 2, .out = zeros({3}, DType::f32)}), InvalidArgument);
