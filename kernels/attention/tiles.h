@@ -109,6 +109,10 @@ struct TileMask {
   template <class K>
   TileMask(const K& k, std::int64_t sample, std::int64_t i0, std::int64_t num_queries, std::int64_t j0, std::int64_t num_keys) {
     const std::uint8_t* bytes = reinterpret_cast<const std::uint8_t*>(k.key_mask.address());
+    if (!k.causal && bytes == nullptr) {
+      all = false;
+      return;
+    }
     const std::int64_t offset = k.k.dim(1) - k.q.dim(1);
     for (std::int64_t j = 0; j < num_keys; ++j) {
       std::int64_t lane = k.causal ? std::clamp<std::int64_t>(j0 + j - offset - i0, 0, kMaxQueries) : 0;
