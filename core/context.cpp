@@ -54,6 +54,7 @@ const ModulePath* ModulePath::root() {
 }
 
 const ModulePath* ModulePath::child(const ModulePath* parent, std::string_view name) {
+  if (const std::size_t dot = name.find('.'); dot != std::string_view::npos) return child(child(parent, name.substr(0, dot)), name.substr(dot + 1));
   PathTable& table = path_table();
   std::lock_guard lock(table.mutex);
   std::pair<const ModulePath*, std::string> key{parent, std::string(name)};

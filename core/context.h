@@ -23,7 +23,7 @@ struct ModulePath {
   std::string text;       // "" for the root
   std::uint32_t id = 0;   // dense, 0 for the root
 
-  // The path `parent.name`; thread-safe, lives for the whole process.
+  // The path `parent.name`, where name may have dots of its own; thread-safe, lives for the whole process.
   static const ModulePath* child(const ModulePath* parent, std::string_view name);
   static const ModulePath* root();
   static const ModulePath* by_id(std::uint32_t id);

@@ -168,4 +168,5 @@ TEST_CASE("context: scopes belong to the thread and put the old value back") {
   }
   CHECK(thread_context().module == ModulePath::root());
   CHECK(thread_context().phase == Phase::forward);
+  CHECK(ModulePath::child(ModulePath::root(), "blocks.3") == ModulePath::child(ModulePath::child(ModulePath::root(), "blocks"), "3"));
 }
