@@ -6,12 +6,14 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace refrain::apps {
 
@@ -63,25 +65,42 @@ void Display::start(const Config& config, std::int64_t num_parameters) {
   line("run directory " + config.run_dir);
 }
 
-std::string Display::progress_line(const Progress& p) const {
-  std::string text = p.epochs > 0 ? format("epoch %.2f/%lld", p.epoch, static_cast<long long>(p.epochs)) : format("epoch %.2f", p.epoch);
-  text += format("  %5.1f %%  step %lld/%lld", 100 * double(p.step) / double(p.total_steps), static_cast<long long>(p.step),
-                 static_cast<long long>(p.total_steps));
-  text += format("  loss %.4f (avg %.4f)  acc %.1f %%  lr %.3g  grad %.3g", p.loss, p.average_loss, 100 * p.accuracy, p.lr, p.grad_norm);
-  text += format("  %.0f %s  data %.1f %%  mem %s, peak %s  replay %.1f %%  left %s", p.samples_per_second * samples_factor_, unit_.c_str(),
-                 100 * p.data_wait_share, bytes_text(p.live_bytes).c_str(), bytes_text(p.peak_bytes).c_str(), 100 * p.replayed_flops_share,
-                 duration(p.seconds_left).c_str());
-  return text;
+std::string Display::progress_line(const Progress& p, std::size_t columns) const {
+  struct Field {
+    int rank;  // the highest goes first when the line is too narrow
+    std::string text;
+  };
+  const auto whole = [](std::int64_t value) { return static_cast<long long>(value); };
+  std::vector<Field> fields{
+      {3, p.epochs > 0 ? format("epoch %.2f/%lld", p.epoch, whole(p.epochs)) : format("epoch %.2f", p.epoch)},
+      {0, format("%5.1f %%", 100 * double(p.step) / double(p.total_steps))},
+      {6, format("step %lld/%lld", whole(p.step), whole(p.total_steps))},
+      {9, format("loss now %.4f", p.loss)},
+      {1, format("loss %.4f", p.average_loss)},
+      {4, format("acc %.1f %%", 100 * p.accuracy)},
+      {11, format("lr %.3g", p.lr)},
+      {10, format("grad %.3g", p.grad_norm)},
+      {2, format("%.0f %s", p.samples_per_second * samples_factor_, unit_.c_str())},
+      {8, format("data %.1f %%", 100 * p.data_wait_share)},
+      {12, format("mem %s", bytes_text(p.live_bytes).c_str())},
+      {5, format("peak %s", bytes_text(p.peak_bytes).c_str())},
+      {7, format("replay %.1f %%", 100 * p.replayed_flops_share)},
+      {0, format("left %s", duration(p.seconds_left).c_str())},
+  };
+  for (;;) {
+    std::string text;
+    for (const Field& field : fields) text += (text.empty() ? "" : "  ") + field.text;
+    if (text.size() <= columns || fields.size() == 1) return text.substr(0, columns);
+    fields.erase(std::max_element(fields.begin(), fields.end(), [](const Field& a, const Field& b) { return a.rank < b.rank; }));
+  }
 }
 
 void Display::step(const Progress& progress) {
   const double seconds = now();
   if (seconds - last_seconds_ < (is_terminal_ ? kLiveSeconds : kPlainSeconds) && progress.step < progress.total_steps) return;
   last_seconds_ = seconds;
-  std::string text = progress_line(progress);
-  if (!is_terminal_) return line(text);
-  text.resize(std::min(text.size(), terminal_columns() - 1));
-  std::printf("\r%s\x1b[K", text.c_str());
+  if (!is_terminal_) return line(progress_line(progress, std::string::npos));
+  std::printf("\r%s\x1b[K", progress_line(progress, terminal_columns() - 1).c_str());
   std::fflush(stdout);
   is_live_line_open_ = true;
 }

@@ -19,7 +19,8 @@ class Display {
   void finish();
 
  private:
-  std::string progress_line(const Progress& progress) const;
+  // As many fields as fit.
+  std::string progress_line(const Progress& progress, std::size_t columns) const;
   std::string bold(const std::string& text) const;
 
   bool is_terminal_, has_color_;

@@ -57,7 +57,7 @@ struct Run {
     loss = build_loss(config, model);
     optimizer = build_optimizer(config, *model);
     loader = std::make_unique<Loader>(train_samples, LoaderOptions{.batch = config.batch, .seed = std::uint64_t(config.seed), .device = device});
-    test_loader = std::make_unique<Loader>(test_samples, LoaderOptions{.batch = config.eval_batch, .shuffle = false, .device = device});
+    test_loader = std::make_unique<Loader>(test_samples, LoaderOptions{.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = device});
     const std::int64_t steps_per_epoch = (loader->num_batches() + config.accumulate - 1) / config.accumulate;
     total = total_steps(config, steps_per_epoch);
     trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss,
@@ -250,7 +250,7 @@ Evaluation run_evaluation(Config config, const RunOptions& options, const RunHoo
   check<DataError>(search.latest.has_value(), config.run_dir, ": no complete snapshot");
   load_model(*search.latest, *model);
   note(hooks, concat("evaluating ", search.latest->string()));
-  Loader loader(samples, {.batch = config.eval_batch, .shuffle = false, .device = options.device});
+  Loader loader(samples, {.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = options.device});
   return evaluate(*model, loader, build_loss(config, model));
 }
 

@@ -1,3 +1,7 @@
+#include <refrain/autograd/ops/loss.h>
+#include <refrain/autograd/ops/view.h>
+#include <refrain/nn/linear.h>
+#include <refrain/nn/norm.h>
 #include <refrain/tests/support/catch.h>
 #include <refrain/tests/train/toy.h>
 
@@ -109,4 +113,59 @@ TEST_CASE("trainer: 1,000 steps leave tape and memory exactly where step 10 had 
   CHECK(device.reserved_bytes() == reserved);
   CHECK(tape_size() == records);
   CHECK(records == 0);
+}
+
+namespace {
+
+// Images of 2 channels and 1 x 1 pixels with labels 0 and 1, and a net that normalises them one way or the other.
+class Pixels : public Samples {
+ public:
+  explicit Pixels(std::int64_t size) : size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Shape input_shape() const override { return {2, 1, 1}; }
+  DType input_dtype() const override { return DType::f32; }
+  Shape target_shape() const override { return {}; }
+  std::int64_t num_classes() const override { return 2; }
+  void write(std::int64_t index, std::uint32_t, std::byte* input, std::int64_t* target) const override {
+    float* values = reinterpret_cast<float*>(input);
+    values[0] = float(index % 5);
+    values[1] = float(index % 3);
+    *target = index % 2;
+  }
+
+ private:
+  std::int64_t size_;
+};
+
+template <class Norm, class NormArgument>
+struct NormNet : Module {
+  explicit NormNet(const NormArgument& argument) : norm(add<Norm>("norm", argument)), head(add<Linear>("head", 2, 2)) {}
+  Tensor operator()(const Tensor& x) const {
+    if constexpr (std::is_same_v<Norm, LayerNorm>) return (*head)((*norm)(reshape(x, {x.dim(0), 2})));
+    else return (*head)(reshape((*norm)(x), {x.dim(0), 2}));
+  }
+  std::shared_ptr<Norm> norm;
+  std::shared_ptr<Linear> head;
+};
+
+// Losses of one epoch of 65 samples by 64.
+template <class Net>
+std::vector<double> losses_of_an_epoch(const std::shared_ptr<Net>& net) {
+  Loader loader(std::make_shared<Pixels>(65), {.batch = 64});
+  Sgd optimizer(make_groups(net->named_parameters(), 0));
+  Trainer trainer(loader, optimizer, Schedule::constant(0.1), [&](const Batch& batch, double scale) {
+    return BatchLoss{cross_entropy((*net)(batch.input), batch.target, {.reduction = Reduction::sum, .scale = scale})};
+  });
+  std::vector<double> losses;
+  while (const auto step = trainer.step()) losses.push_back(step->loss);
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("trainer: a last batch of one sample trains a layer norm net, and is a clear error where batch norm has one value a channel") {
+  const auto losses = losses_of_an_epoch(std::make_shared<NormNet<LayerNorm, std::int64_t>>(2));
+  REQUIRE(losses.size() == 2);
+  CHECK(std::isfinite(losses[1]));
+  CHECK_THROWS_WITH(losses_of_an_epoch(std::make_shared<NormNet<BatchNorm2d, std::int64_t>>(2)), Catch::Contains("more than one value per channel"));
 }
