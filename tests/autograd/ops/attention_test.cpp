@@ -137,3 +137,19 @@ TEST_CASE("attention: queries, keys and values that are views of one tensor surv
   check_same_bits(grads[0], grads[2]);
   check_same_bits(grads[1], grads[3]);
 }
+
+TEST_CASE("attention: forward leaves the output and a number a query, backward one gradient of the input's size") {
+  const Tensor qkv = test_values({2, 50, 3 * 32}, DType::f32), grad_out = test_values({2, 50, 32}, DType::f32);
+  set_requires_grad(qkv);
+  const Device device = Device::cpu();
+  const std::int64_t before = device.live_bytes();
+  {
+    const Tensor out = attention_packed(qkv, 2, {.causal = true, .dropout = 0.1});
+    CHECK(device.live_bytes() - before == out.bytes() + 2 * 2 * 50 * 4);
+    device.reset_peak();
+    const std::int64_t live = device.live_bytes();
+    backward(out, {.grad_out = grad_out});
+    CHECK(device.peak_bytes() - live == qkv.bytes());
+  }
+  CHECK(device.live_bytes() - before == qkv.bytes());
+}
