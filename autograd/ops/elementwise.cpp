@@ -19,8 +19,13 @@ Tensor negated(const Tensor& t) {
   return out;
 }
 
-Tensor binary_output(const Tensor& a, const Tensor& b, std::string_view op) {
+void check_operands(const Tensor& a, const Tensor& b, std::string_view op) {
   check(a.dtype() == b.dtype(), op, ": operands must have one dtype, got ", a.dtype(), " and ", b.dtype());
+  check(a.device().kind() == b.device().kind(), op, ": operands must be on one kind of device, got ", a.device(), " and ", b.device());
+}
+
+Tensor binary_output(const Tensor& a, const Tensor& b, std::string_view op) {
+  check_operands(a, b, op);
   return op_output(broadcast_shapes(a.shape(), b.shape(), op), a.dtype(), a.device());
 }
 
@@ -218,7 +223,7 @@ struct WhereOp {
 
   static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& condition, const Tensor& a, const Tensor& b) {
     check(condition.dtype() == DType::boolean, name, ": condition must be bool, got ", condition.dtype());
-    check(a.dtype() == b.dtype(), name, ": operands must have one dtype, got ", a.dtype(), " and ", b.dtype());
+    check_operands(a, b, name);
     const Shape shape = broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), name), name);
     const Tensor out = op_output(shape, a.dtype(), a.device());
     launch(Where{.condition = condition, .a = a, .b = b, .out = out});

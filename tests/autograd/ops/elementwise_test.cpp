@@ -115,4 +115,5 @@ TEST_CASE("arithmetic: operands that do not fit are refused by name") {
   CHECK_THROWS_WITH(zeros({3}, DType::f32) + zeros({4}, DType::f32), Catch::Contains("add"));
   CHECK_THROWS_WITH(zeros({3}, DType::f32) * zeros({3}, DType::f64), Catch::Contains("mul"));
   CHECK_THROWS_AS(exp(zeros({3}, DType::i64)), InvalidArgument);
+  CHECK_THROWS_WITH(zeros({3}, DType::f32) + empty({3}, DType::f32, Device::plan()), Catch::Contains("device"));
 }
