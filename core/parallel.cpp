@@ -56,16 +56,19 @@ void pause_briefly() {
 thread_local int current_thread_index = 0;
 thread_local bool inside_pool = false;
 
+// One job at a time. A piece is claimed by counting up a ticket that also carries the job's number, so a thread that
+// wakes late cannot claim from a job it knows nothing of, and nobody waits for threads that took no piece: on a crowded
+// machine the caller simply does more of them.
 class Pool {
  public:
   explicit Pool(int size) {
     for (int i = 1; i < size; ++i) workers_.emplace_back([this, i] { work(i); });
   }
   ~Pool() {
+    stopping_.store(true);
     {
       std::lock_guard lock(mutex_);
-      stopping_ = true;
-      generation_.fetch_add(1);
+      ticket_.fetch_add(kJob);
     }
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
@@ -74,38 +77,52 @@ class Pool {
   // False when another thread is using the pool: the caller then does its pieces alone.
   bool try_run(std::int64_t num_pieces, detail::PieceFunction function, void* context) {
     std::unique_lock busy(busy_, std::try_to_lock);
-    if (!busy) return false;
-    function_ = function;
-    context_ = context;
-    num_pieces_ = num_pieces;
-    next_.store(0, std::memory_order_relaxed);
+    if (!busy || num_pieces >= std::int64_t(kJob) - 1) return false;
+    const std::uint64_t job = ticket_.load(std::memory_order_relaxed) / kJob + 1;
+    // Nothing more to claim from the last job, before its fields are overwritten: whoever reads a new field sees this.
+    ticket_.store(job * kJob - 1);
+    function_.store(function, std::memory_order_release);
+    context_.store(context, std::memory_order_release);
+    num_pieces_.store(num_pieces, std::memory_order_release);
+    num_done_.store(0, std::memory_order_relaxed);
     failure_ = nullptr;
-    running_.store(int(workers_.size()), std::memory_order_relaxed);
-    {
-      std::lock_guard lock(mutex_);
-      generation_.fetch_add(1, std::memory_order_release);
+    ticket_.store(job * kJob);
+    if (num_sleeping_.load() > 0) {
+      { std::lock_guard lock(mutex_); }  // who is about to sleep has seen the job, or will be woken
+      wake_.notify_all();
     }
-    wake_.notify_all();
     inside_pool = true;
-    take_pieces();
+    take_pieces(job);
     inside_pool = false;
-    while (running_.load(std::memory_order_acquire) != 0) pause_briefly();
+    for (int spins = 0; num_done_.load(std::memory_order_acquire) != num_pieces; ++spins) {
+      if (spins < 4096) pause_briefly();
+      else std::this_thread::yield();  // a thread with a piece is waiting for a core
+    }
     if (failure_) std::rethrow_exception(failure_);
     return true;
   }
 
  private:
-  void take_pieces() {
+  static constexpr std::uint64_t kJob = std::uint64_t{1} << 32;  // ticket = job number * kJob + next piece
+
+  void take_pieces(std::uint64_t job) {
     FlushSubnormals flush;
     for (;;) {
-      const std::int64_t piece = next_.fetch_add(1, std::memory_order_relaxed);
-      if (piece >= num_pieces_) return;
+      // Read before the claim: if the claim succeeds the job was not over, hence these were its own.
+      const detail::PieceFunction function = function_.load(std::memory_order_acquire);
+      void* const context = context_.load(std::memory_order_acquire);
+      const std::int64_t num_pieces = num_pieces_.load(std::memory_order_acquire);
+      std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+      do {
+        if (ticket / kJob != job || std::int64_t(ticket % kJob) >= num_pieces) return;
+      } while (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel));
       try {
-        function_(context_, piece);
+        function(context, std::int64_t(ticket % kJob));
       } catch (...) {
         std::lock_guard lock(mutex_);
         if (!failure_) failure_ = std::current_exception();
       }
+      num_done_.fetch_add(1, std::memory_order_acq_rel);
     }
   }
 
@@ -113,33 +130,34 @@ class Pool {
     current_thread_index = index;
     inside_pool = true;
     std::uint64_t seen = 0;
+    const auto has_new_job = [&] { return ticket_.load() / kJob != seen; };
     for (;;) {
       // Spin through the short gaps between the kernels of one step, then sleep.
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
-      while (generation_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < deadline) {
-        for (int i = 0; i < 64 && generation_.load(std::memory_order_acquire) == seen; ++i) pause_briefly();
+      while (!has_new_job() && std::chrono::steady_clock::now() < deadline) {
+        for (int i = 0; i < 64 && !has_new_job(); ++i) pause_briefly();
       }
-      if (generation_.load(std::memory_order_acquire) == seen) {
+      if (!has_new_job()) {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+        num_sleeping_.fetch_add(1);
+        wake_.wait(lock, has_new_job);
+        num_sleeping_.fetch_sub(1);
       }
-      seen = generation_.load(std::memory_order_acquire);
-      if (stopping_) return;
-      take_pieces();
-      running_.fetch_sub(1, std::memory_order_release);
+      if (stopping_.load()) return;
+      seen = ticket_.load() / kJob;
+      take_pieces(seen);
     }
   }
 
   std::vector<std::thread> workers_;
   std::mutex busy_, mutex_;
   std::condition_variable wake_;
-  std::atomic<std::uint64_t> generation_{0};
-  std::atomic<std::int64_t> next_{0};
-  std::atomic<int> running_{0};
+  std::atomic<std::uint64_t> ticket_{0};
+  std::atomic<std::int64_t> num_done_{0}, num_pieces_{0};
+  std::atomic<int> num_sleeping_{0};
   std::atomic<bool> stopping_{false};
-  detail::PieceFunction function_ = nullptr;
-  void* context_ = nullptr;
-  std::int64_t num_pieces_ = 0;
+  std::atomic<detail::PieceFunction> function_{nullptr};
+  std::atomic<void*> context_{nullptr};
   std::exception_ptr failure_;
 };
 

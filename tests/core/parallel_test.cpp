@@ -40,6 +40,20 @@ TEST_CASE("parallel: nested work runs inline, exceptions arrive, the pool surviv
   set_num_threads(before);
 }
 
+TEST_CASE("parallel: thousands of small jobs in a row lose and repeat no piece") {
+  const int before = num_threads();
+  set_num_threads(4);
+  bool exact = true;
+  for (std::int64_t job = 0; job < 20000; ++job) {
+    const std::int64_t count = 1 + job % 7;
+    std::atomic<std::int64_t> sum{0};
+    parallel_pieces(count, [&](std::int64_t piece) { sum += job * 100 + piece; });
+    exact &= sum == count * job * 100 + count * (count - 1) / 2;
+  }
+  CHECK(exact);
+  set_num_threads(before);
+}
+
 TEST_CASE("parallel: two threads may use the pool at once") {
   std::atomic<std::int64_t> sum{0};
   const auto work = [&] {
