@@ -18,7 +18,7 @@ constexpr std::int64_t kPiece = 16384;
 // a * b + c with one rounding, also on processors whose vectors cannot fuse.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V fused(D d, V a, V b, V c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && defined(__FMA__)) || defined(__ARM_FEATURE_FMA)
   (void)d;
   return hn::MulAdd(a, b, c);
 #else
