@@ -16,8 +16,7 @@ Tensor concat_tensors(std::span<const Tensor> inputs, int dim);
 
 // The same for vectors, arrays, spans and lists of tensors.
 template <class List, std::integral I>
-  requires std::convertible_to<const List&, std::span<const Tensor>>
-Tensor concat(const List& inputs, I dim) {
+requires std::convertible_to<const List&, std::span<const Tensor>> Tensor concat(const List& inputs, I dim) {
   return concat_tensors(inputs, int(dim));
 }
 inline Tensor concat(std::initializer_list<Tensor> inputs, int dim) { return concat_tensors({inputs.begin(), inputs.size()}, dim); }

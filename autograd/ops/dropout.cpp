@@ -22,8 +22,12 @@ Draw element_draw(const Tensor& x, double p, const RandomDraw& random) {
 }
 
 void launch_dropout(const Tensor& x, const Tensor& residual, const Draw& draw, const Tensor& out) {
-  launch(Dropout{.x = packed(x), .residual = residual.defined() ? packed(residual) : residual, .p = draw.p, .key = draw.key,
-                 .first_element = draw.first, .out = out});
+  launch(Dropout{.x = packed(x),
+                 .residual = residual.defined() ? packed(residual) : residual,
+                 .p = draw.p,
+                 .key = draw.key,
+                 .first_element = draw.first,
+                 .out = out});
 }
 
 struct DropoutOp {

@@ -7,7 +7,9 @@ namespace refrain {
 
 namespace {
 
-void launch_binary(BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& out) { launch(Binary{.op = op, .a = a, .b = b, .out = out}); }
+void launch_binary(BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& out) {
+  launch(Binary{.op = op, .a = a, .b = b, .out = out});
+}
 
 void launch_scalar(ScalarOp op, const Tensor& x, double scalar, const Tensor& out) {
   launch(Scalar{.op = op, .x = x, .scalar = scalar, .out = out});
@@ -112,7 +114,8 @@ constexpr std::string_view scalar_name(ScalarOp op) {
   switch (op) {
     case ScalarOp::add: return "add";
     case ScalarOp::mul: return "mul";
-    case ScalarOp::div: case ScalarOp::rdiv: return "div";
+    case ScalarOp::div:
+    case ScalarOp::rdiv: return "div";
     case ScalarOp::rsub: return "sub";
     default: return "scalar";
   }

@@ -22,7 +22,8 @@ constexpr std::string_view function_name(UnaryOp op) {
     case UnaryOp::tanh: return "tanh";
     case UnaryOp::sigmoid: return "sigmoid";
     case UnaryOp::relu: return "relu";
-    case UnaryOp::gelu_erf: case UnaryOp::gelu_tanh: return "gelu";
+    case UnaryOp::gelu_erf:
+    case UnaryOp::gelu_tanh: return "gelu";
     case UnaryOp::silu: return "silu";
   }
   return "unary";

@@ -32,7 +32,9 @@ struct Slice {
     if (!needs[0]) return {Tensor()};
     return {scattered(saved.shape, grad_out, [&](const Tensor& t) { return rebuild_output(saved, t); })};
   }
-  static Tensor rebuild_output(const Saved& saved, const Tensor& x) { return view::slice(x, saved.dim, saved.begin, saved.end, saved.step); }
+  static Tensor rebuild_output(const Saved& saved, const Tensor& x) {
+    return view::slice(x, saved.dim, saved.begin, saved.end, saved.step);
+  }
 };
 
 struct Select {
@@ -80,7 +82,9 @@ struct Transpose {
     int dim0 = 0, dim1 = 0;
   };
 
-  static std::pair<Tensor, Saved> forward(Needs, const Tensor& x, int dim0, int dim1) { return {view::transpose(x, dim0, dim1), {dim0, dim1}}; }
+  static std::pair<Tensor, Saved> forward(Needs, const Tensor& x, int dim0, int dim1) {
+    return {view::transpose(x, dim0, dim1), {dim0, dim1}};
+  }
   static Grads<1> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     return {needs[0] ? view::transpose(grad_out, saved.dim0, saved.dim1) : Tensor()};
   }
@@ -104,7 +108,9 @@ struct Reshape {
   static Grads<1> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     return {needs[0] ? view::reshape(grad_out, saved.from) : Tensor()};
   }
-  static Tensor rebuild_output(const Saved& saved, const Tensor& x) { return view::reshape(view::can_reshape(x, saved.to) ? x : packed(x), saved.to); }
+  static Tensor rebuild_output(const Saved& saved, const Tensor& x) {
+    return view::reshape(view::can_reshape(x, saved.to) ? x : packed(x), saved.to);
+  }
 };
 
 struct Expand {
@@ -114,7 +120,9 @@ struct Expand {
     Shape from, to;
   };
 
-  static std::pair<Tensor, Saved> forward(Needs, const Tensor& x, const Shape& shape) { return {view::expand(x, shape), {x.shape(), shape}}; }
+  static std::pair<Tensor, Saved> forward(Needs, const Tensor& x, const Shape& shape) {
+    return {view::expand(x, shape), {x.shape(), shape}};
+  }
   static Grads<1> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     return {needs[0] ? sum_to(grad_out, saved.from) : Tensor()};
   }
@@ -137,7 +145,9 @@ struct Contiguous {
 
 }  // namespace
 
-Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end, std::int64_t step) { return apply<Slice>(x, dim, begin, end, step); }
+Tensor slice(const Tensor& x, int dim, std::int64_t begin, std::int64_t end, std::int64_t step) {
+  return apply<Slice>(x, dim, begin, end, step);
+}
 Tensor select(const Tensor& x, int dim, std::int64_t index) { return apply<Select>(x, dim, index); }
 Tensor transpose(const Tensor& x, int dim0, int dim1) { return apply<Transpose>(x, dim0, dim1); }
 Tensor permute(const Tensor& x, const Dims& dims) { return apply<Permute>(x, dims); }
@@ -165,8 +175,10 @@ Tensor flatten(const Tensor& x, int first, int last) {
   check(begin <= end, "flatten: dims ", first, " to ", last, " of ", x.shape());
   Shape shape;
   for (int i = 0; i < x.num_dims(); ++i) {
-    if (i <= begin || i > end) shape.push_back(x.shape()[i]);
-    else shape[begin] *= x.shape()[i];
+    if (i <= begin || i > end)
+      shape.push_back(x.shape()[i]);
+    else
+      shape[begin] *= x.shape()[i];
   }
   return reshape(x, shape);
 }

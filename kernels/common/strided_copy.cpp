@@ -10,7 +10,8 @@ constexpr std::int64_t kGrain = 16384, kTile = 32;
 
 // to[r·to_row + c] = from[r + c·from_column] for one tile, r and c below the given counts.
 template <class T>
-void copy_tile(T* __restrict to, std::int64_t to_row, const T* __restrict from, std::int64_t from_column, std::int64_t rows, std::int64_t columns) {
+void copy_tile(T* __restrict to, std::int64_t to_row, const T* __restrict from, std::int64_t from_column, std::int64_t rows,
+               std::int64_t columns) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < columns; ++c) to[r * to_row + c] = from[r + c * from_column];
   }
@@ -43,8 +44,8 @@ void copy(const Shape& shape, T* to, const Strides& to_strides, const T* from, c
           from_offset += rest % loop.extent(k) * loop.stride(1, k);
           rest /= loop.extent(k);
         }
-        copy_tile(to + to_offset + row * loop.stride(0, other) + column, loop.stride(0, other), from + from_offset + row + column * from_step,
-                  from_step, std::min(kTile, rows - row), std::min(kTile, columns - column));
+        copy_tile(to + to_offset + row * loop.stride(0, other) + column, loop.stride(0, other),
+                  from + from_offset + row + column * from_step, from_step, std::min(kTile, rows - row), std::min(kTile, columns - column));
       }
     });
     return;
@@ -52,7 +53,8 @@ void copy(const Shape& shape, T* to, const Strides& to_strides, const T* from, c
   loop.parallel_rows(kGrain, [&](const std::array<std::int64_t, 2>& at, std::int64_t n) {
     T* target = to + at[0];
     const T* source = from + at[1];
-    if (to_step == 1 && from_step == 1) std::memcpy(target, source, std::size_t(n) * sizeof(T));
+    if (to_step == 1 && from_step == 1)
+      std::memcpy(target, source, std::size_t(n) * sizeof(T));
     else {
       for (std::int64_t i = 0; i < n; ++i) target[i * to_step] = source[i * from_step];
     }
@@ -61,7 +63,8 @@ void copy(const Shape& shape, T* to, const Strides& to_strides, const T* from, c
 
 }  // namespace
 
-void copy_strided(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from, const Strides& from_strides) {
+void copy_strided(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
+                  const Strides& from_strides) {
   const auto as = [&](auto zero) {
     using T = decltype(zero);
     copy(shape, reinterpret_cast<T*>(to), to_strides, reinterpret_cast<const T*>(from), from_strides);

@@ -9,6 +9,7 @@
 namespace refrain {
 
 // Elements of `size` bytes (1, 2, 4 or 8); the areas must not overlap. Strides are in elements.
-void copy_strided(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from, const Strides& from_strides);
+void copy_strided(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
+                  const Strides& from_strides);
 
 }  // namespace refrain

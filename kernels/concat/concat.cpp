@@ -25,7 +25,8 @@ void run(Cpu, const Concat& k) {
   std::int64_t at = 0;
   for (const In& input : k.inputs) {
     if (input.numel() > 0) {
-      copy_strided(input.shape(), int(size), k.out.address() + at * k.out.strides()[k.dim] * size, k.out.strides(), input.address(), input.strides());
+      copy_strided(input.shape(), int(size), k.out.address() + at * k.out.strides()[k.dim] * size, k.out.strides(), input.address(),
+                   input.strides());
     }
     at += input.dim(k.dim);
   }

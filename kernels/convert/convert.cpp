@@ -11,7 +11,8 @@ namespace refrain {
 
 namespace {
 
-template <class T> inline constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+template <class T>
+inline constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
 
 // Rounds to float so that a second rounding to 11 bits or fewer gives what one rounding would have: inexact results get
 // an odd last bit (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding
@@ -37,16 +38,22 @@ To to_integer(From value) {
 
 template <class To, class From>
 To convert_value(From value) {
-  if constexpr (std::is_same_v<To, From>) return value;
-  else if constexpr (is_half<From>) return convert_value<To>(float(value));
-  else if constexpr (std::is_same_v<To, bool>) return value != From(0);
-  else if constexpr (is_half<To> && std::is_same_v<From, double>) return To(round_to_odd(value));
+  if constexpr (std::is_same_v<To, From>)
+    return value;
+  else if constexpr (is_half<From>)
+    return convert_value<To>(float(value));
+  else if constexpr (std::is_same_v<To, bool>)
+    return value != From(0);
+  else if constexpr (is_half<To> && std::is_same_v<From, double>)
+    return To(round_to_odd(value));
   else if constexpr (is_half<To> && (std::is_same_v<From, std::int64_t> || std::is_same_v<From, std::int32_t>)) {
     return To(round_to_odd(double(value)));
-  }
-  else if constexpr (is_half<To>) return To(float(value));
-  else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) return to_integer<To>(value);
-  else return static_cast<To>(value);
+  } else if constexpr (is_half<To>)
+    return To(float(value));
+  else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>)
+    return to_integer<To>(value);
+  else
+    return static_cast<To>(value);
 }
 
 // A contiguous run.
@@ -98,9 +105,8 @@ void run(Cpu, const Convert& k) {
     copy_strided(k.out.shape(), int(size_of(k.out.dtype())), k.out.address(), k.out.strides(), k.x.address(), k.x.strides());
     return;
   }
-  dispatch_all(k.out.dtype(), [&](auto to) {
-    dispatch_all(k.x.dtype(), [&](auto from) { run_convert<decltype(to), decltype(from)>(k); });
-  });
+  dispatch_all(k.out.dtype(),
+               [&](auto to) { dispatch_all(k.x.dtype(), [&](auto from) { run_convert<decltype(to), decltype(from)>(k); }); });
 }
 
 }  // namespace refrain

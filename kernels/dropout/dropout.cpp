@@ -115,9 +115,7 @@ void validate(const Dropout& k) {
   check_dtype(k.name, "residual", k.residual, k.x.dtype());
   check_contiguous(k.name, "residual", k.residual);
 }
-Cost cost(const Dropout& k) {
-  return {double(k.x.numel()), k.x.bytes() + k.out.bytes() + (k.residual ? k.residual.bytes() : 0)};
-}
+Cost cost(const Dropout& k) { return {double(k.x.numel()), k.x.bytes() + k.out.bytes() + (k.residual ? k.residual.bytes() : 0)}; }
 
 void run(Cpu, const Dropout& k) {
   if (!k.out.has_bytes()) return;

@@ -19,7 +19,7 @@ struct Dropout {
   double p;                  // in [0, 1]
   RandomKey key;
   std::int64_t first_element;
-  Out out;                   // contiguous, x's shape
+  Out out;  // contiguous, x's shape
 };
 void validate(const Dropout&);
 Cost cost(const Dropout&);
@@ -29,11 +29,11 @@ void run(Cpu, const Dropout&);
 // divided by 1 - p, when word(first_sample + b) >= p·2^32.
 struct StochasticDepth {
   static constexpr std::string_view name = "stochastic_depth";
-  In x;       // contiguous [B, …]
-  double p;   // in [0, 1]
+  In x;      // contiguous [B, …]
+  double p;  // in [0, 1]
   RandomKey key;
   std::int64_t first_sample;
-  Out out;    // contiguous, x's shape
+  Out out;  // contiguous, x's shape
 };
 void validate(const StochasticDepth&);
 Cost cost(const StochasticDepth&);

@@ -93,10 +93,20 @@ namespace {
 
 double flops_of(UnaryOp op) {
   switch (op) {
-    case UnaryOp::neg: case UnaryOp::abs: case UnaryOp::square: case UnaryOp::sqrt: case UnaryOp::reciprocal: case UnaryOp::relu: return 1;
+    case UnaryOp::neg:
+    case UnaryOp::abs:
+    case UnaryOp::square:
+    case UnaryOp::sqrt:
+    case UnaryOp::reciprocal:
+    case UnaryOp::relu: return 1;
     case UnaryOp::rsqrt: return 2;
-    case UnaryOp::exp: case UnaryOp::log: case UnaryOp::sin: case UnaryOp::cos: return 22;
-    case UnaryOp::tanh: case UnaryOp::sigmoid: case UnaryOp::silu: return 26;
+    case UnaryOp::exp:
+    case UnaryOp::log:
+    case UnaryOp::sin:
+    case UnaryOp::cos: return 22;
+    case UnaryOp::tanh:
+    case UnaryOp::sigmoid:
+    case UnaryOp::silu: return 26;
     case UnaryOp::gelu_tanh: return 32;
     case UnaryOp::gelu_erf: return 50;
   }
@@ -107,9 +117,13 @@ double flops_of(UnaryOp op) {
 
 bool backward_reads_output(UnaryOp op) {
   switch (op) {
-    case UnaryOp::exp: case UnaryOp::sqrt: case UnaryOp::rsqrt: case UnaryOp::reciprocal: case UnaryOp::tanh: case UnaryOp::sigmoid:
-    case UnaryOp::relu:
-      return true;
+    case UnaryOp::exp:
+    case UnaryOp::sqrt:
+    case UnaryOp::rsqrt:
+    case UnaryOp::reciprocal:
+    case UnaryOp::tanh:
+    case UnaryOp::sigmoid:
+    case UnaryOp::relu: return true;
     default: return false;
   }
 }

@@ -25,7 +25,8 @@ HWY_INLINE V bounded(D d, V x, double limit) {
 template <class D, class V>
 HWY_INLINE V gelu_tanh_argument(D d, V x) {
   using T = hn::TFromD<D>;
-  const V cubic = hn::MulAdd(hn::Mul(x, x), hn::Set(d, T(2 * 0.79788456080286535588 * 0.044715)), hn::Set(d, T(2 * 0.79788456080286535588)));
+  const V cubic =
+      hn::MulAdd(hn::Mul(x, x), hn::Set(d, T(2 * 0.79788456080286535588 * 0.044715)), hn::Set(d, T(2 * 0.79788456080286535588)));
   return hn::Mul(x, cubic);
 }
 
@@ -55,7 +56,8 @@ HWY_INLINE V gelu_tanh_derivative(D d, V x) {
   const V one = hn::Set(d, T(1));
   const V b = detail::bounded(d, x, 40);
   const V s = sigmoid(d, detail::gelu_tanh_argument(d, b));
-  const V slope = hn::MulAdd(hn::Mul(b, b), hn::Set(d, T(6 * 0.79788456080286535588 * 0.044715)), hn::Set(d, T(2 * 0.79788456080286535588)));
+  const V slope =
+      hn::MulAdd(hn::Mul(b, b), hn::Set(d, T(6 * 0.79788456080286535588 * 0.044715)), hn::Set(d, T(2 * 0.79788456080286535588)));
   return hn::MulAdd(hn::Mul(hn::Mul(b, s), hn::Sub(one, s)), slope, s);
 }
 

@@ -56,7 +56,8 @@ void map_strided(const Out& out, const std::array<const TensorArg*, N>& in, cons
 // out = f(d, x) over vectors of T.
 template <class T, class F>
 void map_unary(const Out& out, const In& x, F&& f) {
-  map_strided<T, 1>(out, {&x}, {x.data<T>()}, [&](const std::array<const T*, 1>& in, T* to, std::int64_t n) { simd::map(in[0], to, n, f); });
+  map_strided<T, 1>(out, {&x}, {x.data<T>()},
+                    [&](const std::array<const T*, 1>& in, T* to, std::int64_t n) { simd::map(in[0], to, n, f); });
 }
 
 // out = f(d, a, b) over vectors of T.

@@ -13,9 +13,9 @@ constexpr std::int64_t kGrain = 16384;
 template <class A, class B, class C, class O, class F>
 void loop3(const Out& out, O* o, const In& a, const A* pa, const In& b, const B* pb, const In& c, const C* pc, F f) {
   if (!out.has_bytes() || out.numel() == 0) return;
-  const StridedLoop<4> loop(out.shape(), {out.strides(), broadcast_strides(a.shape(), a.strides(), out.shape()),
-                                          broadcast_strides(b.shape(), b.strides(), out.shape()),
-                                          broadcast_strides(c.shape(), c.strides(), out.shape())});
+  const StridedLoop<4> loop(
+      out.shape(), {out.strides(), broadcast_strides(a.shape(), a.strides(), out.shape()),
+                    broadcast_strides(b.shape(), b.strides(), out.shape()), broadcast_strides(c.shape(), c.strides(), out.shape())});
   const std::int64_t so = loop.inner_stride(0), sa = loop.inner_stride(1), sb = loop.inner_stride(2), sc = loop.inner_stride(3);
   loop.parallel_rows(kGrain, [&](const std::array<std::int64_t, 4>& at, std::int64_t n) {
     O* to = o + at[0];
@@ -27,7 +27,9 @@ void loop3(const Out& out, O* o, const In& a, const A* pa, const In& b, const B*
 }
 
 template <class T>
-T comparable(T value) { return value; }
+T comparable(T value) {
+  return value;
+}
 float comparable(f16 value) { return float(value); }
 float comparable(bf16 value) { return float(value); }
 

@@ -47,7 +47,9 @@ T max_of(const T* x, std::int64_t n) {
 }
 
 template <class T>
-bool is_same_value(T a, T b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool is_same_value(T a, T b) {
+  return a == b || (std::isnan(a) && std::isnan(b));
+}
 
 template <class T>
 void run_max(const Max& k) {

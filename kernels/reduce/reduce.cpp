@@ -19,8 +19,10 @@ SumPlan::SumPlan(const Shape& x, const Shape& out) {
     const int at = i - (x.size() - out.size());
     if (x[i] == 1) continue;
     const bool is_reduced = at < 0 || out[at] != x[i];
-    if (count > 0 && groups[std::size_t(count - 1)].is_reduced == is_reduced) groups[std::size_t(count - 1)].extent *= x[i];
-    else groups[std::size_t(count++)] = {x[i], is_reduced};
+    if (count > 0 && groups[std::size_t(count - 1)].is_reduced == is_reduced)
+      groups[std::size_t(count - 1)].extent *= x[i];
+    else
+      groups[std::size_t(count++)] = {x[i], is_reduced};
   }
   if (count > 0 && !groups[std::size_t(count - 1)].is_reduced) columns = groups[std::size_t(--count)].extent;
   if (count > 0) reduced = groups[std::size_t(--count)].extent;
@@ -90,7 +92,8 @@ void validate(const MaxBackward& k) {
   check_shape(k.name, "indices", k.indices, shape);
   check_dtype(k.name, "indices", k.indices, DType::i64);
   check_dtype(k.name, "out", k.out, k.grad_out.dtype());
-  for (const TensorArg* arg : {static_cast<const TensorArg*>(&k.grad_out), static_cast<const TensorArg*>(&k.indices), static_cast<const TensorArg*>(&k.out)}) {
+  for (const TensorArg* arg :
+       {static_cast<const TensorArg*>(&k.grad_out), static_cast<const TensorArg*>(&k.indices), static_cast<const TensorArg*>(&k.out)}) {
     check_contiguous(k.name, "an argument", *arg);
   }
 }

@@ -9,9 +9,9 @@ namespace refrain {
 // out = scale · Σ x over the dims in which out is broadcast to x (extent 1 in out, or missing in front).
 struct Sum {
   static constexpr std::string_view name = "sum";
-  In x;               // contiguous
-  double scale = 1;   // 1/n makes a mean
-  Out out;            // contiguous
+  In x;                      // contiguous
+  double scale = 1;          // 1/n makes a mean
+  Out out;                   // contiguous
   OptionalOut scratch = {};  // [sum_scratch_numel(x.shape, out.shape)] of x's dtype; may be absent when that is 0
 };
 std::int64_t sum_scratch_numel(const Shape& x, const Shape& out);
@@ -34,9 +34,9 @@ void run(Cpu, const SquaredNorm&);
 // The largest element along one dim and where it is first met. NaN is larger than everything.
 struct Max {
   static constexpr std::string_view name = "max";
-  In x;                     // contiguous, its extent along dim at least 1
-  int dim;                  // counted from the front
-  Out out;                  // x's shape without dim, contiguous
+  In x;                      // contiguous, its extent along dim at least 1
+  int dim;                   // counted from the front
+  Out out;                   // x's shape without dim, contiguous
   OptionalOut indices = {};  // i64, the same shape
 };
 void validate(const Max&);
@@ -48,7 +48,7 @@ struct MaxBackward {
   static constexpr std::string_view name = "max_backward";
   In grad_out, indices;  // x's shape without dim; i64 indices
   int dim;
-  Out out;               // x's shape, contiguous
+  Out out;  // x's shape, contiguous
 };
 void validate(const MaxBackward&);
 Cost cost(const MaxBackward&);

@@ -44,8 +44,7 @@ void sum_columns(const T* x, std::int64_t rows, std::int64_t stride, std::int64_
 template <class T>
 class Summation {
  public:
-  explicit Summation(const Sum& k)
-      : plan_(k.x.shape(), k.out.shape()), x_(k.x.data<T>()), out_(k.out.data<T>()), scale_(k.scale) {
+  explicit Summation(const Sum& k) : plan_(k.x.shape(), k.out.shape()), x_(k.x.data<T>()), out_(k.out.data<T>()), scale_(k.scale) {
     direct_ = !plan_.needs_scratch();
     if (!direct_) partial_ = k.scratch.data<T>();
   }
@@ -58,8 +57,10 @@ class Summation {
  private:
   // Writes Σ of one block; `index` counts outer indexes × blocks.
   void store(std::int64_t index, T sum) {
-    if (direct_) out_[index] = T(double(sum) * scale_);
-    else partial_[index] = sum;
+    if (direct_)
+      out_[index] = T(double(sum) * scale_);
+    else
+      partial_[index] = sum;
   }
 
   void partial_rows() {
@@ -76,17 +77,18 @@ class Summation {
   void partial_columns() {
     const std::int64_t cuts = (plan_.columns + kColumns - 1) / kColumns;
     const std::int64_t work = std::min(plan_.block, plan_.reduced) * std::min(plan_.columns, kColumns);
-    parallel_for(plan_.outer_count * plan_.num_blocks * cuts, std::max<std::int64_t>(1, kGrain / work), [&](std::int64_t begin, std::int64_t end) {
-      HWY_ALIGN T sums[kColumns];
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t index = i / cuts, column = i % cuts * kColumns;
-        const std::int64_t count = std::min(kColumns, plan_.columns - column);
-        const std::int64_t first = index % plan_.num_blocks * plan_.block;
-        const T* x = x_ + (index / plan_.num_blocks * plan_.reduced + first) * plan_.columns + column;
-        sum_columns(x, std::min(plan_.block, plan_.reduced - first), plan_.columns, count, sums);
-        for (std::int64_t c = 0; c < count; ++c) store(index * plan_.columns + column + c, sums[c]);
-      }
-    });
+    parallel_for(plan_.outer_count * plan_.num_blocks * cuts, std::max<std::int64_t>(1, kGrain / work),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   HWY_ALIGN T sums[kColumns];
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t index = i / cuts, column = i % cuts * kColumns;
+                     const std::int64_t count = std::min(kColumns, plan_.columns - column);
+                     const std::int64_t first = index % plan_.num_blocks * plan_.block;
+                     const T* x = x_ + (index / plan_.num_blocks * plan_.reduced + first) * plan_.columns + column;
+                     sum_columns(x, std::min(plan_.block, plan_.reduced - first), plan_.columns, count, sums);
+                     for (std::int64_t c = 0; c < count; ++c) store(index * plan_.columns + column + c, sums[c]);
+                   }
+                 });
   }
 
   // Adds the partial sums that belong together, in order.
@@ -138,8 +140,10 @@ void run(Cpu, const Sum& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
   dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
-    if (k.x.numel() == 0) std::fill_n(k.out.data<T>(), k.out.numel(), T(0 * k.scale));
-    else Summation<T>(k).run();
+    if (k.x.numel() == 0)
+      std::fill_n(k.out.data<T>(), k.out.numel(), T(0 * k.scale));
+    else
+      Summation<T>(k).run();
   });
 }
 
@@ -158,8 +162,10 @@ void run(Cpu, const SquaredNorm& k) {
         const T* p = x + piece * block;
         const std::int64_t n = std::max<std::int64_t>(0, std::min(block, k.x.numel() - piece * block));
         const auto load = [&](std::int64_t i) {
-          if constexpr (std::is_same_v<T, double>) return simd::load_first(d, p + i, std::size_t(n - i));
-          else return hn::PromoteTo(d, simd::load_first(hn::Rebind<float, decltype(d)>(), p + i, std::size_t(n - i)));
+          if constexpr (std::is_same_v<T, double>)
+            return simd::load_first(d, p + i, std::size_t(n - i));
+          else
+            return hn::PromoteTo(d, simd::load_first(hn::Rebind<float, decltype(d)>(), p + i, std::size_t(n - i)));
         };
         auto s0 = hn::Zero(d), s1 = s0;
         for (std::int64_t i = 0; i < n; i += 2 * lanes) {

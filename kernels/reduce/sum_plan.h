@@ -17,10 +17,10 @@ struct SumPlan {
   std::array<Outer, kMaxDims> outer{};
   int num_outer = 0;
   std::int64_t reduced = 1, columns = 1;
-  std::int64_t outer_count = 1;   // product of the outer extents
-  std::int64_t outer_kept = 1;    // product of the kept ones
-  std::int64_t block = 1;         // reduced elements summed at once
-  std::int64_t num_blocks = 1;    // blocks of one run of `reduced`
+  std::int64_t outer_count = 1;  // product of the outer extents
+  std::int64_t outer_kept = 1;   // product of the kept ones
+  std::int64_t block = 1;        // reduced elements summed at once
+  std::int64_t num_blocks = 1;   // blocks of one run of `reduced`
 
   SumPlan(const Shape& x, const Shape& out);
   // A partial sum of each outer index, block and column has a place of its own unless it is the whole sum already.

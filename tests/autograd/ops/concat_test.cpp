@@ -13,7 +13,8 @@ using namespace refrain::testing;
 TEST_CASE("concat: gradients along every dim, for views and sizes 0 and 1") {
   for (int dim = -2; dim < 2; ++dim) {
     std::vector<Tensor> parts;
-    for (std::int64_t extent : {2, 0, 1, 5}) parts.push_back(test_values(dim == 0 || dim == -2 ? Shape{extent, 3} : Shape{3, extent}, DType::f64, int(extent)));
+    for (std::int64_t extent : {2, 0, 1, 5})
+      parts.push_back(test_values(dim == 0 || dim == -2 ? Shape{extent, 3} : Shape{3, extent}, DType::f64, int(extent)));
     parts.push_back(view::transpose(test_values({3, 3}, DType::f64, 9), 0, 1));
     gradcheck([&](const std::vector<Tensor>& v) { return concat(v, dim); }, parts);
   }

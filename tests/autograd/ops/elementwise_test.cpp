@@ -74,8 +74,9 @@ TEST_CASE("arithmetic: scalars on either side") {
 
 TEST_CASE("unary functions: gradients for views and sizes 0 and 1") {
   using F = Tensor (*)(const Tensor&);
-  const std::pair<const char*, F> functions[] = {{"neg", neg}, {"abs", abs}, {"square", square}, {"log", log}, {"sin", sin}, {"cos", cos},
-                                                 {"exp", exp}, {"sqrt", sqrt}, {"rsqrt", rsqrt}, {"reciprocal", reciprocal}};
+  const std::pair<const char*, F> functions[] = {
+      {"neg", neg}, {"abs", abs}, {"square", square}, {"log", log},     {"sin", sin},
+      {"cos", cos}, {"exp", exp}, {"sqrt", sqrt},     {"rsqrt", rsqrt}, {"reciprocal", reciprocal}};
   for (const auto& [name, f] : functions) {
     for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{33}, Shape{3, 5}}) {
       Tensor x = test_values(shape);

@@ -45,7 +45,8 @@ TEST_CASE("sum and mean: values and shapes") {
 
 TEST_CASE("max: gradient goes to the first largest element") {
   for (int dim = -2; dim < 2; ++dim) {
-    for (bool keepdim : {false, true}) gradcheck([&](std::vector<Tensor> v) { return max(v[0], dim, keepdim).values; }, {test_values({4, 7})});
+    for (bool keepdim : {false, true})
+      gradcheck([&](std::vector<Tensor> v) { return max(v[0], dim, keepdim).values; }, {test_values({4, 7})});
   }
   gradcheck([](std::vector<Tensor> v) { return max(v[0], 0).values; }, {view::transpose(test_values({5, 3}), 0, 1)});
   const Tensor x = from_values(std::vector<double>{1, 3, 3, 2}, {4});

@@ -31,18 +31,30 @@ const Case kCases[] = {
     {"scalars", [](const Tensor& x, const Tensor& w) { return exp(1.0 - (x * 0.5 - 1.0) / 2.0) * w; }},
     {"powers", [](const Tensor& x, const Tensor& w) { return pow(x, 1.5) * sqrt(x) + rsqrt(x) * reciprocal(x) + square(w) + abs(-w); }},
     {"waves", [](const Tensor& x, const Tensor& w) { return log(x) * sin(x * w) + cos(x) * sin(exp(w)); }},
-    {"activations", [](const Tensor& x, const Tensor& w) { return gelu(gelu(x * w), GeluForm::tanh) + silu(relu(x - w)) * tanh(x) * sigmoid(w); }},
+    {"activations",
+     [](const Tensor& x, const Tensor& w) { return gelu(gelu(x * w), GeluForm::tanh) + silu(relu(x - w)) * tanh(x) * sigmoid(w); }},
     {"rebuilt chain", [](const Tensor& x, const Tensor& w) { return square(gelu(sin(x) * 2.0)) * w; }},
     {"sum", [](const Tensor& x, const Tensor& w) { return sum(x * w, {1}, true) * x + sum(x, {0}) + mean(x) * mean(w); }},
     {"max", [](const Tensor& x, const Tensor& w) { return max(x * w, 1, true).values * x + max(x, 0).values; }},
     {"convert", [](const Tensor& x, const Tensor& w) { return convert(convert(x * w, DType::f64) * 2.0, DType::f32); }},
     {"dropout", [](const Tensor& x, const Tensor& w) { return dropout(square(x), 0.4) * w + stochastic_depth(x, 0.5) * x; }},
     {"dropout_add", [](const Tensor& x, const Tensor& w) { return square(dropout_add(x * w, x, 0.3)); }},
-    {"concat", [](const Tensor& x, const Tensor& w) { return square(concat({x, unsqueeze(w, 0), x * w}, 0)); }},
-    {"views", [](const Tensor& x, const Tensor& w) { return square(slice(transpose(x, 0, 1), 1, 0, 6, 2)) * unsqueeze(select(x, 0, 2), 1) + unsqueeze(w, 1); }},
+    {"concat",
+     [](const Tensor& x, const Tensor& w) {
+       return square(concat({x, unsqueeze(w, 0), x * w}, 0));
+     }},
+    {"views",
+     [](const Tensor& x, const Tensor& w) {
+       return square(slice(transpose(x, 0, 1), 1, 0, 6, 2)) * unsqueeze(select(x, 0, 2), 1) + unsqueeze(w, 1);
+     }},
     {"views of rebuilt values",
-     [](const Tensor& x, const Tensor& w) { return square(reshape(permute(gelu(x), {1, 0}), {3, 16})) * reshape(expand(square(w), {6, 8}), {3, 16}); }},
-    {"views that save nothing", [](const Tensor& x, const Tensor& w) { return flatten(contiguous(transpose(x, 0, 1))) + sum(expand(w, {2, 8})); }},
+     [](const Tensor& x, const Tensor& w) {
+       return square(reshape(permute(gelu(x), {1, 0}), {3, 16})) * reshape(expand(square(w), {6, 8}), {3, 16});
+     }},
+    {"views that save nothing",
+     [](const Tensor& x, const Tensor& w) {
+       return flatten(contiguous(transpose(x, 0, 1))) + sum(expand(w, {2, 8}));
+     }},
     {"where",
      [](const Tensor& x, const Tensor& w) {
        const Tensor condition = empty({6, 1}, DType::boolean, x.device());
@@ -71,7 +83,9 @@ std::vector<Tensor> train(const Case& c, Regions regions, const Device& device =
   const auto inner = [f = c.f](const Tensor& a, const Tensor& b) { return f(a, b); };
   const auto outer = [inner](const Tensor& a, const Tensor& b) { return checkpoint(inner, a * 1.25, b) * 0.5; };
   const auto unwrapped = [inner](const Tensor& a, const Tensor& b) { return inner(a * 1.25, b) * 0.5; };
-  const Tensor y = regions == Regions::none ? unwrapped(x, w) : regions == Regions::one ? checkpoint(unwrapped, x, w) : checkpoint(outer, x, w);
+  const Tensor y = regions == Regions::none  ? unwrapped(x, w)
+                   : regions == Regions::one ? checkpoint(unwrapped, x, w)
+                                             : checkpoint(outer, x, w);
   const Tensor weights = positive(y.shape(), 3, device);
   backward(y, {.grad_out = weights});
   return {y, grad_of(x), grad_of(w)};

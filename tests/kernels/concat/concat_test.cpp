@@ -32,7 +32,8 @@ TEST_CASE("concat: slices of the result are the inputs, along every dim and from
 }
 
 TEST_CASE("concat: an expanded class token goes in front of every sample") {
-  const Tensor token = random_tensor({1, 1, 8}, DType::f32, 1), patches = random_tensor({5, 4, 8}, DType::f32, 2), out = empty({5, 5, 8}, DType::f32);
+  const Tensor token = random_tensor({1, 1, 8}, DType::f32, 1), patches = random_tensor({5, 4, 8}, DType::f32, 2),
+               out = empty({5, 5, 8}, DType::f32);
   const std::vector<In> inputs{In(view::expand(token, {5, 1, 8})), In(patches)};
   launch(Concat{.inputs = inputs, .dim = 1, .out = out});
   CHECK(same_bits(view::slice(out, 1, 0, 1), view::expand(token, {5, 1, 8})));

@@ -18,7 +18,9 @@ Tensor converted(const Tensor& x, DType dtype) {
 }
 
 template <class H>
-std::uint16_t bits_of(const Tensor& t) { return t.data<H>()[0].bits; }
+std::uint16_t bits_of(const Tensor& t) {
+  return t.data<H>()[0].bits;
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ TEST_CASE("convert: every f16 and bf16 goes to f32 and back unchanged") {
   for (DType half : {DType::f16, DType::bf16}) {
     const Tensor x = empty({65536}, half);
     for (std::size_t i = 0; i < 65536; ++i) reinterpret_cast<std::uint16_t*>(x.raw_data())[i] = std::uint16_t(i);
-    const Tensor wide = converted(x, DType::f32), back = converted(wide, half), back_from_double = converted(converted(x, DType::f64), half);
+    const Tensor wide = converted(x, DType::f32), back = converted(wide, half),
+                 back_from_double = converted(converted(x, DType::f64), half);
     const auto* before = reinterpret_cast<const std::uint16_t*>(x.raw_data());
     const auto* after = reinterpret_cast<const std::uint16_t*>(back.raw_data());
     const auto* after_double = reinterpret_cast<const std::uint16_t*>(back_from_double.raw_data());
@@ -97,7 +100,8 @@ TEST_CASE("convert: floats out of an integer's range go to its nearest end, NaN 
   const std::int64_t low = std::numeric_limits<std::int64_t>::min(), high = std::numeric_limits<std::int64_t>::max();
   CHECK(converted(x, DType::i64).to_vector<std::int64_t>() == std::vector<std::int64_t>{low, low, -1, 0, 1, 300, high, high});
   const std::int64_t low32 = std::numeric_limits<std::int32_t>::min(), high32 = std::numeric_limits<std::int32_t>::max();
-  CHECK(converted(converted(x, DType::f32), DType::i32).to_vector<std::int64_t>() == std::vector<std::int64_t>{low32, low32, -1, 0, 1, 300, high32, high32});
+  CHECK(converted(converted(x, DType::f32), DType::i32).to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{low32, low32, -1, 0, 1, 300, high32, high32});
   CHECK(converted(x, DType::boolean).to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 1, 1, 1, 1, 1, 1, 1});
 }
 

@@ -84,6 +84,7 @@ TEST_CASE("stochastic_depth: whole samples are dropped by their index in the glo
       CHECK(is_right);
     }
   }
-  CHECK_THROWS_AS(launch(StochasticDepth{.x = zeros({}, DType::f32), .p = 0.5, .key = kKey, .first_sample = 0, .out = zeros({}, DType::f32)}),
-                  InvalidArgument);
+  CHECK_THROWS_AS(
+      launch(StochasticDepth{.x = zeros({}, DType::f32), .p = 0.5, .key = kKey, .first_sample = 0, .out = zeros({}, DType::f32)}),
+      InvalidArgument);
 }

@@ -17,17 +17,17 @@ inline std::vector<std::pair<std::string, Tensor>> layouts_of(const Tensor& t) {
     copy_values(view, t);
     result.emplace_back(name, view);
   };
-  const Tensor longer = full({t.numel() + 1}, -77, t.dtype());
+  const Tensor longer = full({t.numel() + 1}, 77, t.dtype());
   add("misaligned", view::reshape(view::slice(longer, 0, 1, t.numel() + 1), t.shape()));
   const int dims = t.num_dims();
   if (dims == 0) return result;
   Shape gaps = t.shape();
   gaps[dims - 1] = gaps[dims - 1] * 2 + 1;
-  add("gaps", view::slice(full(gaps, -77, t.dtype()), -1, 1, t.shape()[dims - 1] * 2 + 1, 2));
+  add("gaps", view::slice(full(gaps, 77, t.dtype()), -1, 1, t.shape()[dims - 1] * 2 + 1, 2));
   Dims reversed;
   Shape shape;
   for (int i = dims - 1; i >= 0; --i) reversed.push_back(i), shape.push_back(t.shape()[i]);
-  add("reversed", view::permute(full(shape, -77, t.dtype()), reversed));
+  add("reversed", view::permute(full(shape, 77, t.dtype()), reversed));
   return result;
 }
 

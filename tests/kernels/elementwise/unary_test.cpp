@@ -21,7 +21,9 @@ double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI)
 
 const Case kCases[] = {
     {UnaryOp::neg, -3, 3, [](double x) { return -x; }, nullptr},
-    {UnaryOp::abs, -3, 3, [](double x) { return std::abs(x); }, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; }},
+    {UnaryOp::abs, -3, 3, [](double x) { return std::abs(x); }, [](double x) { return x > 0   ? 1.0
+                                                                                      : x < 0 ? -1.0
+                                                                                              : 0.0; }},
     {UnaryOp::exp, -5, 5, [](double x) { return std::exp(x); }, [](double x) { return std::exp(x); }},
     {UnaryOp::log, 0.1, 9, [](double x) { return std::log(x); }, [](double x) { return 1 / x; }},
     {UnaryOp::sqrt, 0.1, 9, [](double x) { return std::sqrt(x); }, [](double x) { return 0.5 / std::sqrt(x); }},
@@ -34,8 +36,7 @@ const Case kCases[] = {
     {UnaryOp::sigmoid, -9, 9, logistic, [](double x) { return logistic(x) * (1 - logistic(x)); }},
     {UnaryOp::relu, -3, 3, [](double x) { return x > 0 ? x : 0; }, [](double x) { return x > 0 ? 1.0 : 0.0; }},
     {UnaryOp::gelu_erf, -6, 6, [](double x) { return x * phi(x); }, [](double x) { return phi(x) + x * density(x); }},
-    {UnaryOp::gelu_tanh, -6, 6, gelu_tanh,
-     [](double x) { return (gelu_tanh(x + 1e-6) - gelu_tanh(x - 1e-6)) / 2e-6; }},
+    {UnaryOp::gelu_tanh, -6, 6, gelu_tanh, [](double x) { return (gelu_tanh(x + 1e-6) - gelu_tanh(x - 1e-6)) / 2e-6; }},
     {UnaryOp::silu, -9, 9, [](double x) { return x * logistic(x); }, [](double x) { return logistic(x) * (1 + x * (1 - logistic(x))); }},
 };
 

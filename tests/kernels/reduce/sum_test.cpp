@@ -34,7 +34,8 @@ std::vector<double> reference(const Tensor& x, const Shape& out_shape) {
 
 TEST_CASE("sum: any set of dims") {
   for (DType dtype : {DType::f32, DType::f64}) {
-    for (const Shape& shape : {Shape{3, 5, 1, 7}, Shape{2, 3, 4, 5}, Shape{33, 1, 31}, Shape{1, 1}, Shape{600, 2, 3, 2}, Shape{2, 300, 2, 300}}) {
+    for (const Shape& shape :
+         {Shape{3, 5, 1, 7}, Shape{2, 3, 4, 5}, Shape{33, 1, 31}, Shape{1, 1}, Shape{600, 2, 3, 2}, Shape{2, 300, 2, 300}}) {
       const Tensor x = random_tensor(shape, dtype, 11);
       for (int mask = 0; mask < (1 << shape.size()); ++mask) {
         Shape out = shape;
