@@ -1,6 +1,8 @@
 #include <refrain/core/tensor.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace refrain {
@@ -11,7 +13,12 @@ template <class To, class From>
 To convert(From value) {
   if constexpr (std::is_same_v<From, f16> || std::is_same_v<From, bf16>) return convert<To>(float(value));
   else if constexpr (std::is_same_v<To, f16> || std::is_same_v<To, bf16>) return To(float(value));
-  else return static_cast<To>(value);
+  else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && !std::is_same_v<To, bool>) {
+    // Saturates, NaN is 0: a plain cast is undefined out of range. 2^digits is exact where max() is not.
+    if (!(value > From(std::numeric_limits<To>::min()))) return value == value ? std::numeric_limits<To>::min() : To(0);
+    if (value >= std::ldexp(From(1), std::numeric_limits<To>::digits)) return std::numeric_limits<To>::max();
+    return static_cast<To>(value);
+  } else return static_cast<To>(value);
 }
 
 // Calls f(element offset of a, element offset of b) for every run along the last dim: f(offset_a, offset_b, length).

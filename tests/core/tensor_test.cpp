@@ -2,6 +2,7 @@
 #include <refrain/core/view.h>
 #include <refrain/tests/support/catch.h>
 
+#include <cmath>
 #include <numeric>
 
 using namespace refrain;
@@ -80,6 +81,15 @@ TEST_CASE("tensor: scalars, empty tensors and every dtype hold their values") {
   CHECK_THROWS_AS(counting({2}).data<float>(), InvalidArgument);
   CHECK_THROWS_AS(empty({-1}, DType::f32), InvalidArgument);
   CHECK_THROWS_AS(empty({std::int64_t{1} << 40, std::int64_t{1} << 40}, DType::f32), InvalidArgument);
+}
+
+TEST_CASE("tensor: conversions to integers saturate") {
+  CHECK(full({}, 300, DType::u8).item() == 255);
+  CHECK(full({}, -1, DType::u8).item() == 0);
+  CHECK(full({}, 1e30, DType::i64).item() == 9223372036854775807.0);
+  CHECK(full({}, std::nan(""), DType::i32).item() == 0);
+  CHECK(full({}, -7.9, DType::i32).item() == -7);
+  CHECK(full({}, 1e10, DType::f32).to_vector<std::int32_t>()[0] == 2147483647);
 }
 
 TEST_CASE("shape: broadcasting follows NumPy") {
