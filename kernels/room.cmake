@@ -1,13 +1,15 @@
 # Highway 1.0.3: its list of dynamic targets contradicts itself on machines with the newest AVX-512 (an #error); the
 # kernels want the build's own target anyway.
-target_compile_definitions(refrain_kernels PRIVATE HWY_COMPILE_ONLY_STATIC)
+target_compile_definitions(refrain_kernels PRIVATE HWY_COMPILE_ONLY_STATIC
+  # without it -march=x86-64-v3 or haswell (AVX2, but no AES) would quietly get 128-bit vectors
+  HWY_DISABLE_PCLMUL_AES)
 if(NOT REFRAIN_ARCH STREQUAL "native")
   # -march=x86-64-v3 or haswell do not promise AES instructions, without which Highway falls back from AVX2 to SSSE3.
   # The kernels use none. Public, so that tests see the same vectors.
   target_compile_definitions(refrain_kernels PUBLIC HWY_DISABLE_PCLMUL_AES)
 endif()
 
-# GEMM: Eigen is always built in; oneDNN takes the f32 products where it is installed.
+# GEMM: the builtin kernel and Eigen are always there; oneDNN takes most f32 products where it is installed.
 find_package(Eigen3 3.3 REQUIRED NO_MODULE)
 target_include_directories(refrain_kernels SYSTEM PRIVATE $<TARGET_PROPERTY:Eigen3::Eigen,INTERFACE_INCLUDE_DIRECTORIES>)
 
@@ -20,8 +22,8 @@ if(REFRAIN_ONEDNN)
     target_include_directories(refrain_kernels SYSTEM PRIVATE ${REFRAIN_DNNL_INCLUDE})
     target_link_libraries(refrain_kernels PRIVATE ${REFRAIN_DNNL_LIBRARY} ${CMAKE_DL_LIBS})
     target_compile_definitions(refrain_kernels PRIVATE REFRAIN_HAS_ONEDNN)
-    message(STATUS "GEMM: oneDNN (${REFRAIN_DNNL_LIBRARY}) for f32, Eigen ${Eigen3_VERSION} otherwise")
+    message(STATUS "GEMM: oneDNN (${REFRAIN_DNNL_LIBRARY}) for most f32 products")
   else()
-    message(STATUS "GEMM: Eigen ${Eigen3_VERSION} (with oneDNN, Debian's libdnnl-dev, f32 products are faster)")
+    message(STATUS "GEMM: builtin (with oneDNN, Debian's libdnnl-dev, some f32 products are faster)")
   endif()
 endif()

@@ -9,8 +9,9 @@
 
 namespace refrain {
 
-// Who multiplies. `automatic` is oneDNN for f32 where it was built in, else Eigen.
-enum class GemmEngine : std::uint8_t { automatic, onednn, eigen };
+// Who multiplies. `builtin` is Refrain's own kernel; oneDNN (f32 only) is there where it was built in; Eigen always is.
+// `automatic` chooses by dtype, n and k alone, see gemm.cpp.
+enum class GemmEngine : std::uint8_t { automatic, builtin, onednn, eigen };
 
 // Whether this build can run GemmEngine::onednn.
 bool has_onednn();

@@ -19,6 +19,9 @@ struct TileCall {
 void eigen_tile(const TileCall<float>& call);
 void eigen_tile(const TileCall<double>& call);
 void onednn_tile(const TileCall<float>& call);
+// bias[n], or null, is added; only with beta 0.
+void builtin_tile(const TileCall<float>& call, const float* bias);
+void builtin_tile(const TileCall<double>& call, const double* bias);
 
 // Adds the bias and applies the activation to a tile that was just computed. `bias` may be null, so may `pre`.
 template <class T>

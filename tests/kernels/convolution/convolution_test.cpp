@@ -49,7 +49,11 @@ void for_products(const ConvolutionGeometry& g, F&& f) {
               }
 }
 
-std::vector<GemmEngine> engines() { return has_onednn() ? std::vector{GemmEngine::eigen, GemmEngine::onednn} : std::vector{GemmEngine::eigen}; }
+std::vector<GemmEngine> engines() {
+  std::vector<GemmEngine> engines{GemmEngine::builtin, GemmEngine::eigen};
+  if (has_onednn()) engines.push_back(GemmEngine::onednn);
+  return engines;
+}
 
 const std::vector<Conv>& cases() {
   static const std::vector<Conv> list = {

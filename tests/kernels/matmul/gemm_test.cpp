@@ -8,8 +8,8 @@ using namespace refrain;
 namespace {
 
 std::vector<GemmEngine> engines_for(DType dtype) {
-  if (dtype == DType::f32 && has_onednn()) return {GemmEngine::eigen, GemmEngine::onednn};
-  return {GemmEngine::eigen};
+  if (dtype == DType::f32 && has_onednn()) return {GemmEngine::builtin, GemmEngine::eigen, GemmEngine::onednn};
+  return {GemmEngine::builtin, GemmEngine::eigen};
 }
 
 // One product with everything a test may vary; values are a pure function of the seed.
