@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM ask a run to stop after the step it is in; a second one ends the process as usual.
+// SIGINT, SIGTERM and SIGHUP (a closed terminal) ask a run to stop after the step it is in; a second one ends the process as usual.
 #pragma once
 
 namespace refrain::apps {

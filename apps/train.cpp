@@ -22,7 +22,7 @@ constexpr std::string_view kHelp =
     "refrain train --resume RUN_DIR [--KEY VALUE …]       continue the run in RUN_DIR\n"
     "\n"
     "A run directory holds config.toml as resolved, metrics.jsonl, metrics.csv, TensorBoard events, snapshots, and at\n"
-    "the end summary.json and report.txt. SIGINT and SIGTERM save a snapshot and end with exit code 75.\n"
+    "the end summary.json and report.txt. SIGINT, SIGTERM and SIGHUP save a snapshot and end with exit code 75.\n"
     "Lists are written --mean 0.5,0.5; true and false as --flip and --no-flip.\n";
 
 // runs/NAME, runs/NAME-2, …: for a new run the first that is free, for a resumed one the last that is not.
@@ -58,7 +58,8 @@ int train_command(const std::vector<std::string>& arguments) {
   check(split.positional.size() == 1, resume ? "expected a run directory or a configuration to resume" : "expected one configuration file", ", got ",
         split.positional.size());
   fs::path path = split.positional[0];
-  if (resume && fs::is_directory(path)) {
+  std::error_code error;
+  if (resume && fs::is_directory(path, error)) {
     split.flags.push_back("--run-dir=" + path.string());
     path /= "config.toml";
   }

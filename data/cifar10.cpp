@@ -16,7 +16,8 @@ constexpr std::int64_t kRecord = 1 + kPixels;
 
 std::shared_ptr<const Dataset> load_cifar10(const std::filesystem::path& directory, Split split) {
   const std::filesystem::path nested = directory / "cifar-10-batches-bin";
-  const std::filesystem::path folder = std::filesystem::is_directory(nested) ? nested : directory;
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::is_directory(nested, error) ? nested : directory;
   std::vector<std::string> names{"test_batch.bin"};
   if (split == Split::train) names = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"};
 

@@ -33,8 +33,9 @@ std::uint32_t read_big_endian(ByteStream& stream, const std::string& name, const
 }
 
 std::filesystem::path plain_or_gzip(const std::filesystem::path& directory, const std::string& name) {
-  if (std::filesystem::exists(directory / name)) return directory / name;
-  return directory / (name + ".gz");
+  std::error_code error;
+  const std::filesystem::path packed = directory / (name + ".gz");
+  return std::filesystem::exists(packed, error) && !std::filesystem::exists(directory / name, error) ? packed : directory / name;
 }
 
 }  // namespace
@@ -68,9 +69,10 @@ std::shared_ptr<const Dataset> load_idx(const std::filesystem::path& images, con
                                          Shape{1, pixels.extents[1], pixels.extents[2]}, num_classes);
 }
 
-std::shared_ptr<const Dataset> load_mnist(const std::filesystem::path& directory, Split split) {
+std::shared_ptr<const Dataset> load_mnist(const std::filesystem::path& directory, Split split, std::int64_t num_classes) {
   const std::string prefix = split == Split::train ? "train" : "t10k";
-  return load_idx(plain_or_gzip(directory, prefix + "-images-idx3-ubyte"), plain_or_gzip(directory, prefix + "-labels-idx1-ubyte"));
+  return load_idx(plain_or_gzip(directory, prefix + "-images-idx3-ubyte"), plain_or_gzip(directory, prefix + "-labels-idx1-ubyte"),
+                  num_classes);
 }
 
 }  // namespace refrain

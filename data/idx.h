@@ -21,6 +21,6 @@ IdxData read_idx(const std::filesystem::path& path, int num_dims);
 std::shared_ptr<const Dataset> load_idx(const std::filesystem::path& images, const std::filesystem::path& labels, std::int64_t num_classes = 10);
 
 // The MNIST family's file names inside `directory` (train-images-idx3-ubyte and so on), with .gz or without.
-std::shared_ptr<const Dataset> load_mnist(const std::filesystem::path& directory, Split split);
+std::shared_ptr<const Dataset> load_mnist(const std::filesystem::path& directory, Split split, std::int64_t num_classes = 10);
 
 }  // namespace refrain

@@ -28,7 +28,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"image_size", "height and width of the images; 0: the data's", 0, 65536}, c.image_size);
   f(Key{"patch_size", "height and width of a patch", 1, 65536}, c.patch_size);
   f(Key{"channels", "channels of the images; 0: the data's", 0, 4096}, c.channels);
-  f(Key{"num_classes", "classes; 0: the data's", 0, 1e9}, c.num_classes);
+  f(Key{"num_classes", "classes; 0: the data's, 10 for idx", 0, 1e9}, c.num_classes);
   f(Key{"vocab", "gpt2: number of tokens", 1, 1e9}, c.vocab);
   f(Key{"context", "gpt2: tokens a window", 1, 1e9}, c.context);
   f(Key{"width", "channels of the hidden state", 1, 1e6}, c.width);
@@ -41,7 +41,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
 
   section("data");
   f(Key{.name = "data_format", .meaning = "format of the data", .choices = "idx|cifar10|text"}, c.data_format);
-  f(Key{"data_path", "directory of the data, or the text file"}, c.data_path);
+  f(Key{"data_path", "directory of the data (idx: with the names of MNIST's files), or the text file"}, c.data_path);
   f(Key{"mean", "subtracted from pixels between 0 and 1, for each channel"}, c.mean);
   f(Key{"std", "then divided by this, for each channel"}, c.std);
   f(Key{"crop_padding", "random crop of the image padded by this many pixels", 0, 4096}, c.crop_padding);

@@ -38,7 +38,8 @@ std::optional<std::int64_t> parse_step(std::string_view text) {
 // Keeps whole lines for which `is_kept` holds; an absent file becomes `title`.
 fs::path keep_lines(const fs::path& path, const std::string& title, const std::function<bool(std::string_view)>& is_kept) {
   std::string kept = title;
-  if (fs::exists(path)) {
+  std::error_code error;
+  if (fs::exists(path, error)) {
     const std::string text = read_text_file(path);
     for (std::size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
       if (is_kept(std::string_view(text).substr(begin, end - begin))) kept += text.substr(begin, end + 1 - begin);

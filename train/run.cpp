@@ -11,7 +11,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -44,7 +43,7 @@ class DecayingMean {
 void apply_process_settings(const Config& config, const Device& device) {
   check(config.device != "cuda", "device: no CUDA device");
   if (config.threads > 0) set_num_threads(int(config.threads));
-  device.set_memory_limit(config.memory_limit.value > 0 ? config.memory_limit.value : std::numeric_limits<std::int64_t>::max());
+  if (config.memory_limit.value > 0) device.set_memory_limit(config.memory_limit.value);
 }
 
 // Everything of a run that lives from its first to its last step.
@@ -53,6 +52,7 @@ struct Run {
     run_dir = config.run_dir;
     const std::shared_ptr<const Samples> train_samples = load_samples(config, Split::train), test_samples = load_samples(config, Split::test);
     adapt_to_data(config, *train_samples);
+    config.data_path = fs::absolute(config.data_path).lexically_normal();  // a resume may start somewhere else
     model = build_model(config, device);
     loss = build_loss(config, model);
     optimizer = build_optimizer(config, *model);
@@ -201,7 +201,10 @@ void write_summary(const Run& run, const RunResult& result) {
 
 std::string_view version() { return REFRAIN_VERSION; }
 
-bool holds_run(const fs::path& run_dir) { return fs::exists(run_dir / "config.toml") || fs::exists(run_dir / "snapshots"); }
+bool holds_run(const fs::path& run_dir) {
+  std::error_code error;  // what cannot be looked at fails when it is written to, with a better message
+  return fs::exists(run_dir / "config.toml", error) || fs::exists(run_dir / "snapshots", error);
+}
 
 RunResult run_training(Config config, const RunOptions& options, const RunHooks& hooks) {
   check(!config.run_dir.empty(), "run_dir: is not set");

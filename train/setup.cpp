@@ -24,7 +24,8 @@ void fill_in(std::int64_t& field, std::int64_t from_data) {
 std::shared_ptr<const Samples> load_samples(const Config& config, Split split) {
   if (config.data_format == "text") return std::make_shared<TextSamples>(config.data_path, config.context, config.test_share, split);
   const std::shared_ptr<const Dataset> dataset =
-      config.data_format == "cifar10" ? load_cifar10(config.data_path, split) : load_mnist(config.data_path, split);
+      config.data_format == "cifar10" ? load_cifar10(config.data_path, split)
+                                      : load_mnist(config.data_path, split, config.num_classes > 0 ? config.num_classes : 10);
   ImageTransform transform{.mean = config.mean, .std = config.std, .seed = std::uint64_t(config.seed)};
   if (split == Split::train) {
     transform.crop_padding = config.crop_padding;

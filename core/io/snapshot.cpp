@@ -119,7 +119,8 @@ void SnapshotWriter::commit() {
   sync_directory(temporary_);
 
   // Exchanged rather than removed first: at no moment is there no snapshot of this step.
-  const unsigned flags = fs::exists(directory_) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+  std::error_code error;
+  const unsigned flags = fs::exists(directory_, error) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
   int result = ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, directory_.c_str(), flags);
   if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {  // a file system without renameat2's flags
     if (flags == RENAME_EXCHANGE) remove_snapshot(directory_);

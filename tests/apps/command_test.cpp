@@ -111,6 +111,12 @@ TEST_CASE("command: a training ends with code 0, says where everything is, and i
   CHECK_THAT(continued.out, Contains("after step 10"));
   CHECK(fs::exists(scratch / "runs/small/snapshots/step-15"));
 
+  // From another directory, too: the run knows its data by an absolute path.
+  const ScratchDirectory elsewhere;
+  const Outcome there = refrain_command(elsewhere, {"evaluate", scratch / "runs/small"});
+  INFO(there.out << there.err);
+  CHECK(there.code == 0);
+
   // A second training takes a directory of its own.
   CHECK_THAT(refrain_command(scratch, {"train", "small.toml", "--max-steps=1"}).out, Contains("run directory runs/small-2"));
   CHECK_THAT(refrain_command(scratch, {"train", "--resume", "small.toml", "--epochs", "1"}).out, Contains("run directory runs/small-2"));
