@@ -172,25 +172,4 @@ std::int64_t Module::freeze(std::span<const std::string> patterns) {
   return std::count(is_frozen.begin(), is_frozen.end(), true);
 }
 
-bool matches_pattern(std::string_view pattern, std::string_view text) {
-  // Greedy with one way back: the last `*` takes one character more whenever the rest does not fit.
-  std::size_t p = 0, t = 0, star = std::string_view::npos, star_text = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      star_text = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++star_text;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 }  // namespace refrain

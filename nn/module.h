@@ -9,7 +9,6 @@
 
 #include <refrain/core/context.h>
 #include <refrain/core/named_tensor.h>
-#include <refrain/core/named_tensor.h>
 #include <refrain/nn/creation.h>
 #include <refrain/nn/init.h>
 
@@ -97,8 +96,5 @@ class Module {
   std::vector<std::shared_ptr<Module>> children_;
   bool is_training_ = true;
 };
-
-// Whether `text` matches `pattern`, where `*` stands for any characters and `?` for one.
-bool matches_pattern(std::string_view pattern, std::string_view text);
 
 }  // namespace refrain

@@ -2,37 +2,13 @@
 
 namespace refrain {
 
-namespace {
-
-bool matches(std::string_view pattern, std::string_view name) {
-  // Greedy: the last star seen takes one more character whenever the rest fails.
-  std::size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && (pattern[p] == '?' || (pattern[p] == name[n] && pattern[p] != '*'))) {
-      ++p, ++n;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      taken = n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++taken;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
-}  // namespace
-
 std::vector<ParameterGroup> make_groups(std::span<const NamedTensor> parameters, double weight_decay, std::span<const std::string> no_decay_patterns) {
   ParameterGroup decayed{.weight_decay = weight_decay}, others;
   std::vector<bool> is_used(no_decay_patterns.size(), false);
   for (const NamedTensor& parameter : parameters) {
     bool decays = parameter.tensor.num_dims() >= 2;
     for (std::size_t i = 0; i < no_decay_patterns.size(); ++i) {
-      if (!matches(no_decay_patterns[i], parameter.name)) continue;
+      if (!matches_pattern(no_decay_patterns[i], parameter.name)) continue;
       is_used[i] = true;
       decays = false;
     }

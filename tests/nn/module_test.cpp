@@ -198,16 +198,6 @@ TEST_CASE("module: freeze takes the gradient from what its patterns match", "[mo
   CHECK(tree.scale.requires_grad());
 }
 
-TEST_CASE("module: patterns match as file names do, dots included", "[module]") {
-  CHECK(matches_pattern("*", ""));
-  CHECK(matches_pattern("blocks.*.weight", "blocks.3.attention.qkv.weight"));
-  CHECK(matches_pattern("blocks.?.norm?.bias", "blocks.3.norm1.bias"));
-  CHECK(matches_pattern("*a*b", "xaabyb"));
-  CHECK_FALSE(matches_pattern("blocks.?.*", "blocks.12.norm1.bias"));
-  CHECK_FALSE(matches_pattern("norm", "norm1"));
-  CHECK_FALSE(matches_pattern("*a*b", "xaaby"));
-}
-
 TEST_CASE("module: a member's name is taken once", "[module]") {
   struct Twice : Module {
     Tensor a, b;
