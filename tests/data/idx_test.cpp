@@ -112,3 +112,23 @@ TEST_CASE("idx: the packaged Fashion-MNIST has 60,000 and 10,000 samples, a tent
     CHECK(count == std::vector<int>(10, size / 10));
   }
 }
+
+TEST_CASE("idx: a file with any bytes changed, plain or gzip, loads or is refused, and never does anything else") {
+  const ScratchDirectory scratch;
+  const std::string good = GENERATE(false, true) ? gzip(kTwoImages) : kTwoImages;
+  std::uint32_t random = 99;
+  const auto next = [&](std::size_t below) { return std::size_t((random = random * 1664525u + 1013904223u) >> 8) % below; };
+  int refused = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::string bytes = good;
+    bytes[next(bytes.size())] = char(next(256));
+    if (next(3) == 0) bytes.resize(next(bytes.size()));
+    try {
+      const IdxData data = read_idx(scratch.write("changed", bytes), 3);
+      CHECK(data.bytes.size() == std::size_t(data.extents[0] * data.extents[1] * data.extents[2]));
+    } catch (const DataError&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 100);
+}
