@@ -19,8 +19,9 @@ ApplyFrame::ApplyFrame(const OpInfo& info, std::span<const Tensor* const> inputs
   AutogradState& state = autograd_state();
   is_nested_ = outer_ != nullptr;
   state.frame = this;
-  if (is_nested_) return;
   try {
+    check_devices();
+    if (is_nested_) return;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (state.is_grad_enabled && inputs_[i]->requires_grad()) needs_.set(i);
       const std::shared_ptr<ValueSlot> slot = inputs_[i]->defined() ? slot_of(*inputs_[i]) : nullptr;
@@ -47,6 +48,16 @@ ApplyFrame::ApplyFrame(const OpInfo& info, std::span<const Tensor* const> inputs
 }
 
 ApplyFrame::~ApplyFrame() { autograd_state().frame = outer_; }
+
+void ApplyFrame::check_devices() const {
+  const Tensor* first = nullptr;
+  for (const Tensor* input : inputs_) {
+    if (!input->defined()) continue;
+    if (first == nullptr) first = input;
+    check(input->device().kind() == first->device().kind(), info_.name, ": inputs must be on one kind of device, got ", first->device(), " and ",
+          input->device());
+  }
+}
 
 void ApplyFrame::check_inputs_have_bytes() const {
   for (const Tensor* input : inputs_) {

@@ -48,6 +48,7 @@ class ApplyFrame {
   static ApplyFrame* current();
 
  private:
+  void check_devices() const;
   void check_inputs_have_bytes() const;
 
   OpInfo info_;

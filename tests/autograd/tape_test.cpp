@@ -104,6 +104,12 @@ TEST_CASE("tape: misuse is refused with the reason") {
   CHECK_THROWS_AS(set_grad(x, full({2}, 1, DType::f64)), InvalidArgument);
 }
 
+TEST_CASE("tape: tensors with and without bytes do not meet in an op") {
+  const Tensor planned = empty({2, 3}, DType::f64, Device::plan());
+  CHECK_THROWS_WITH(linear(planned, test_values({4, 3}), Tensor()), Catch::Contains("linear") && Catch::Contains("plan(cpu) and cpu"));
+  CHECK_THROWS_WITH(planned * test_values({2, 3}), Catch::Contains("plan(cpu) and cpu"));
+}
+
 TEST_CASE("tape: a saved value changed in place is an error that names it") {
   const Tensor x = test_values({4});
   set_requires_grad(x);
