@@ -77,7 +77,7 @@ SkeletonOp as_op(FirstRun& outer, const FirstRun& run) {
 
 // A nested region whose values nobody needs now: it goes on the tape without running, with the skeleton it left when
 // the region around it ran first.
-RegionResult skip_region(const SkeletonOp& op, const Replay& replay, const CheckpointOptions& options, RegionFunction function,
+RegionResult skip_region(const SkeletonOp& op, const Replay& replay, RegionFunction function,
                                 std::span<const Tensor> arguments) {
   auto skeleton = std::make_shared<Skeleton>(*op.region);
   for (std::size_t i = 0; i < skeleton->captures.size(); ++i) {
@@ -101,7 +101,7 @@ RegionResult skip_region(const SkeletonOp& op, const Replay& replay, const Check
   }
   std::shared_ptr<Record> record;
   if (skeleton->wants_grad()) {
-    record = std::make_shared<RegionRecord>(skeleton, options, std::move(function), arguments, std::vector<Tensor>(),
+    record = std::make_shared<RegionRecord>(skeleton, std::move(function), arguments, std::vector<Tensor>(),
                                             std::vector<std::vector<Tensor>>());
   }
   attach_to_record(record, *skeleton, outputs);
@@ -120,7 +120,7 @@ RegionResult run_region(const CheckpointOptions& options, RegionFunction functio
     const SkeletonOp& op = replay->begin(kRegionInfo, {});
     check<ReplayMismatch>(op.region != nullptr && op.region->argument_captures.size() == arguments.size(),
                           "replay of the checkpoint in module '", op.module->text, "' was given other arguments than in its first run");
-    if (!replay->computes()) return skip_region(op, *replay, options, std::move(function), arguments);
+    if (!replay->computes()) return skip_region(op, *replay, std::move(function), arguments);
   }
 
   FirstRun run(outer, arguments, options.keep, options.certify);
@@ -147,16 +147,16 @@ RegionResult run_region(const CheckpointOptions& options, RegionFunction functio
     for (std::size_t i = 0; i < skeleton.captures.size(); ++i) {
       if (!skeleton.captures[i].is_argument) held.push_back(run.captured()[i]);
     }
-    record = std::make_shared<RegionRecord>(run.skeleton(), options, std::move(function), arguments, held, std::move(run.kept()));
+    record = std::make_shared<RegionRecord>(run.skeleton(), std::move(function), arguments, held, std::move(run.kept()));
   }
   const std::vector<Tensor> distinct = attach_to_record(record, skeleton, outputs);
   if (replay != nullptr) replay->end(distinct, distinct);
   return result;
 }
 
-RegionRecord::RegionRecord(std::shared_ptr<const Skeleton> skeleton, CheckpointOptions options, RegionFunction function,
+RegionRecord::RegionRecord(std::shared_ptr<const Skeleton> skeleton, RegionFunction function,
                            std::span<const Tensor> arguments, const std::vector<Tensor>& held, std::vector<std::vector<Tensor>> kept)
-    : Record(kRegionInfo), skeleton_(std::move(skeleton)), options_(std::move(options)), function_(std::move(function)), kept_(std::move(kept)) {
+    : Record(kRegionInfo), skeleton_(std::move(skeleton)), function_(std::move(function)), kept_(std::move(kept)) {
   for (const Tensor& argument : arguments) arguments_.push_back(argument.defined() ? std::make_shared<SavedEntry>(argument) : nullptr);
   for (const Tensor& t : held) held_.push_back(std::make_shared<SavedEntry>(t));
   for (const std::vector<Tensor>& results : kept_) {

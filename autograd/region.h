@@ -11,7 +11,7 @@ namespace refrain::detail {
 
 class RegionRecord final : public Record {
  public:
-  RegionRecord(std::shared_ptr<const Skeleton> skeleton, CheckpointOptions options, RegionFunction function, std::span<const Tensor> arguments,
+  RegionRecord(std::shared_ptr<const Skeleton> skeleton, RegionFunction function, std::span<const Tensor> arguments,
                const std::vector<Tensor>& held, std::vector<std::vector<Tensor>> kept);
 
   bool is_region() const override { return true; }
@@ -29,7 +29,6 @@ class RegionRecord final : public Record {
   std::vector<bool> reached_outputs() const;
 
   std::shared_ptr<const Skeleton> skeleton_;
-  CheckpointOptions options_;
   RegionFunction function_;
   std::vector<std::shared_ptr<SavedEntry>> arguments_;        // null for undefined ones
   std::vector<std::shared_ptr<SavedEntry>> held_;             // captured and kept values: alive, and checked for changes
