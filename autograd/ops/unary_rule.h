@@ -6,33 +6,10 @@
 
 namespace refrain {
 
-// Names as the public functions have them.
-constexpr std::string_view function_name(UnaryOp op) {
-  switch (op) {
-    case UnaryOp::neg: return "neg";
-    case UnaryOp::abs: return "abs";
-    case UnaryOp::exp: return "exp";
-    case UnaryOp::log: return "log";
-    case UnaryOp::sqrt: return "sqrt";
-    case UnaryOp::rsqrt: return "rsqrt";
-    case UnaryOp::reciprocal: return "reciprocal";
-    case UnaryOp::square: return "square";
-    case UnaryOp::sin: return "sin";
-    case UnaryOp::cos: return "cos";
-    case UnaryOp::tanh: return "tanh";
-    case UnaryOp::sigmoid: return "sigmoid";
-    case UnaryOp::relu: return "relu";
-    case UnaryOp::gelu_erf:
-    case UnaryOp::gelu_tanh: return "gelu";
-    case UnaryOp::silu: return "silu";
-  }
-  return "unary";
-}
-
 // Saves its input: the output can then be had again for nothing more than arithmetic.
 template <UnaryOp kOp>
 struct SavesInput {
-  static constexpr std::string_view name = function_name(kOp);
+  static constexpr std::string_view name = name_of(kOp);
   static constexpr Rebuild rebuild = Rebuild::from_saved;
   struct Saved {
     SavedTensor x;
@@ -62,7 +39,7 @@ struct SavesInput {
 // Saves its output, which a reader of the output then shares.
 template <UnaryOp kOp>
 struct SavesOutput {
-  static constexpr std::string_view name = function_name(kOp);
+  static constexpr std::string_view name = name_of(kOp);
   struct Saved {
     SavedTensor out;
   };

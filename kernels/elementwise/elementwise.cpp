@@ -28,28 +28,6 @@ void check_output(std::string_view kernel, const TensorArg& out) {
 
 }  // namespace
 
-std::string_view name_of(UnaryOp op) {
-  switch (op) {
-    case UnaryOp::neg: return "neg";
-    case UnaryOp::abs: return "abs";
-    case UnaryOp::exp: return "exp";
-    case UnaryOp::log: return "log";
-    case UnaryOp::sqrt: return "sqrt";
-    case UnaryOp::rsqrt: return "rsqrt";
-    case UnaryOp::reciprocal: return "reciprocal";
-    case UnaryOp::square: return "square";
-    case UnaryOp::sin: return "sin";
-    case UnaryOp::cos: return "cos";
-    case UnaryOp::tanh: return "tanh";
-    case UnaryOp::sigmoid: return "sigmoid";
-    case UnaryOp::relu: return "relu";
-    case UnaryOp::gelu_erf: return "gelu (erf)";
-    case UnaryOp::gelu_tanh: return "gelu (tanh)";
-    case UnaryOp::silu: return "silu";
-  }
-  return "?";
-}
-
 std::string_view name_of(ScalarOp op) {
   switch (op) {
     case ScalarOp::add: return "add";

@@ -12,7 +12,28 @@ enum class UnaryOp : std::uint8_t {
   gelu_tanh,  // their approximation x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
   silu        // x·sigmoid(x)
 };
-std::string_view name_of(UnaryOp op);
+// The name of the differentiable function too.
+constexpr std::string_view name_of(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::neg: return "neg";
+    case UnaryOp::abs: return "abs";
+    case UnaryOp::exp: return "exp";
+    case UnaryOp::log: return "log";
+    case UnaryOp::sqrt: return "sqrt";
+    case UnaryOp::rsqrt: return "rsqrt";
+    case UnaryOp::reciprocal: return "reciprocal";
+    case UnaryOp::square: return "square";
+    case UnaryOp::sin: return "sin";
+    case UnaryOp::cos: return "cos";
+    case UnaryOp::tanh: return "tanh";
+    case UnaryOp::sigmoid: return "sigmoid";
+    case UnaryOp::relu: return "relu";
+    case UnaryOp::gelu_erf: return "gelu";
+    case UnaryOp::gelu_tanh: return "gelu";
+    case UnaryOp::silu: return "silu";
+  }
+  return "?";
+}
 
 // out = op(x).
 struct Unary {
