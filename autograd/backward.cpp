@@ -150,12 +150,20 @@ class Backward {
       std::vector<std::shared_ptr<ValueSlot>> edges = record->edges;
       if (!options_.retain) record->release();
       for (std::size_t i = 0; i < edges.size(); ++i) {
+        if (edges[i] != nullptr) check_dtype(*record, i, *edges[i], input_grads[i]);
         if (edges[i] != nullptr) deliver(edges[i], std::move(input_grads[i]));
         input_grads[i] = Tensor();
       }
     }
     clear(*record);
     if (!options_.retain && !record->is_released) record->release();
+  }
+
+  // A gradient of another dtype would take the wrong number of bytes, or lose the bits it was kept in f32 for.
+  static void check_dtype(const Record& record, std::size_t input, const ValueSlot& slot, const Tensor& grad) {
+    if (slot.is_leaf() || !grad.defined()) return;
+    const DType expected = slot.record->outputs[std::size_t(slot.output)].dtype;
+    invariant(grad.dtype() == expected, record.info.name, ": the gradient of input ", input, " must be ", expected, ", got ", grad.dtype());
   }
 
   // The replayed ops take the region's place on the tape: they are later than everything that is still to come.
@@ -216,6 +224,7 @@ void backward(const Tensor& output, const BackwardOptions& options) {
   PhaseScope phase_scope(Phase::backward);
   ContextScope<std::string_view> op_scope(&ThreadContext::op, "backward");
   detail::GradModeScope grad_mode(false);
+  detail::AutocastScope no_autocast({});  // gradients have the dtypes of the values they belong to
   Tensor grad_out = initial_grad(output, options.grad_out);
   walk.find_reached();
   state.is_in_backward = true;

@@ -19,6 +19,7 @@
 #include <concepts>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -126,9 +127,31 @@ concept Differentiable = requires {
   &Op::backward;
 };
 
-// Runs Op forward on the arguments and, where gradients are wanted, puts it on the tape.
-template <Differentiable Op, class... Args>
-auto apply(const Args&... args) {
+namespace detail {
+
+// The arguments of an op as a mixed precision mode hands them to it: tensors converted as the table in precision.h
+// says, all else untouched.
+class InputCast {
+ public:
+  // Whether there is anything to do: a mixed mode is on, this is no op inside an op, and the table says so.
+  static bool is_wanted(std::string_view op);
+
+  InputCast(std::string_view op, std::span<const Tensor* const> inputs);
+  Tensor operator()(const Tensor& t);
+  std::span<const Tensor> operator()(std::span<const Tensor> list);
+  template <class T>
+  const T& operator()(const T& argument) const {
+    return argument;
+  }
+
+ private:
+  int num_activations_ = 0, position_ = 0;
+  DType dtype_ = DType::f32;
+  std::vector<std::vector<Tensor>> lists_;  // what the spans show
+};
+
+template <class Op, class... Args>
+auto apply_as_is(const Args&... args) {
   std::vector<const Tensor*> inputs;
   inputs.reserve(sizeof...(Args));
   (detail::collect_inputs(inputs, args), ...);
@@ -143,6 +166,19 @@ auto apply(const Args&... args) {
     frame.finish(std::span<Tensor>(result.first), record);
   }
   return std::move(result.first);
+}
+
+}  // namespace detail
+
+// Runs Op forward on the arguments and, where gradients are wanted, puts it on the tape.
+template <Differentiable Op, class... Args>
+auto apply(const Args&... args) {
+  if (!detail::InputCast::is_wanted(Op::name)) return detail::apply_as_is<Op>(args...);
+  std::vector<const Tensor*> inputs;
+  (detail::collect_inputs(inputs, args), ...);
+  detail::InputCast cast(Op::name, inputs);
+  const std::tuple<Args...> converted{cast(args)...};  // in order
+  return std::apply([](const Args&... as) { return detail::apply_as_is<Op>(as...); }, converted);
 }
 
 }  // namespace refrain

@@ -203,6 +203,7 @@ std::vector<Tensor> RegionRecord::replay() {
   RandomScope random_scope(*skeleton_);
   SessionScope session(nullptr, &replay);
   GradModeScope grad_mode(true);
+  AutocastScope autocast(skeleton_->autocast);
   std::vector<Tensor> arguments;
   for (const auto& argument : arguments_) arguments.push_back(argument != nullptr ? argument->get_with_slot() : Tensor());
   for (const auto& entry : held_) entry->check_unchanged();

@@ -47,6 +47,7 @@ FirstRun::FirstRun(FirstRun* outer, std::span<const Tensor> arguments, const Kee
   skeleton_->module = thread_context().module;
   skeleton_->random_begin = random_state();
   skeleton_->is_certified = is_certified;
+  skeleton_->autocast = autograd_state().autocast;
   for (const Tensor& argument : arguments) {
     int index = -1;
     if (argument.defined()) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +29,7 @@ struct AutogradState {
   Replay* replay = nullptr;
   ApplyFrame* frame = nullptr;
   bool is_in_backward = false;
+  std::optional<DType> autocast;   // the 16-bit dtype of a mixed precision mode
   std::shared_ptr<std::atomic<std::int64_t>> live_records = std::make_shared<std::atomic<std::int64_t>>(0);
 };
 AutogradState& autograd_state();
@@ -54,6 +56,18 @@ class GradModeScope {
 
  private:
   bool old_;
+};
+
+// Sets the dtype that a mixed mode's products run in, none outside mixed modes. Users write PrecisionScope.
+class AutocastScope {
+ public:
+  explicit AutocastScope(std::optional<DType> dtype) : old_(autograd_state().autocast) { autograd_state().autocast = dtype; }
+  ~AutocastScope() { autograd_state().autocast = old_; }
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  std::optional<DType> old_;
 };
 
 // Watches the ops of a region's first run and writes the skeleton.

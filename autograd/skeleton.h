@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace refrain {
@@ -72,6 +73,7 @@ struct Skeleton {
   std::vector<int> argument_captures; // tensor argument -> capture; -1 when no op reads it
   RandomState random_begin, random_end;
   std::vector<GeneratorUse> generators;
+  std::optional<DType> autocast;      // precision of the first run, which a replay repeats
   bool is_certified = false;
 
   // Which results of which ops replay must have, given the outputs whose gradients arrived.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string_view>
+#include <type_traits>
 
 namespace refrain {
 
@@ -54,14 +55,33 @@ template <> struct dtype_of_type<bool> { static constexpr DType value = DType::b
 
 template <class T> inline constexpr DType dtype_of = dtype_of_type<T>::value;
 
+template <class T> inline constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
+
 // The type sums and statistics over T are kept in.
 template <class T> struct accumulator { using type = float; };
 template <> struct accumulator<double> { using type = double; };
 template <class T> using accumulator_t = typename accumulator<T>::type;
 
-// Calls f with a value of the C++ type of `dtype`, one of f64 and f32.
+// The dtype of accumulator_t: f32 for 16-bit types. Only for floating types.
+constexpr DType accumulator_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+constexpr bool is_16_bit(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+
+// Calls f with a value of the C++ type of `dtype`, one of the four floating types.
 template <class F>
 decltype(auto) dispatch_floating(DType dtype, std::string_view op, F&& f) {
+  switch (dtype) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::f16: return f(f16{});
+    case DType::bf16: return f(bf16{});
+    default: fail<InvalidArgument>(op, ": expected a floating dtype, got ", dtype);
+  }
+}
+
+// Calls f with a value of the C++ type of `dtype`, one of f64 and f32.
+template <class F>
+decltype(auto) dispatch_wide(DType dtype, std::string_view op, F&& f) {
   switch (dtype) {
     case DType::f64: return f(double{});
     case DType::f32: return f(float{});

@@ -52,7 +52,7 @@ void check_contiguous(std::string_view kernel, std::string_view argument, const 
 }
 
 void check_floating(std::string_view kernel, std::string_view argument, const TensorArg& arg) {
-  check(arg.dtype() == DType::f64 || arg.dtype() == DType::f32, kernel, ": ", argument, " must be f64 or f32, got ", arg.dtype());
+  check(is_floating(arg.dtype()), kernel, ": ", argument, " must be of a floating dtype, got ", arg.dtype());
 }
 
 }  // namespace refrain

@@ -128,6 +128,6 @@ void launch(const K& k) {
 void check_shape(std::string_view kernel, std::string_view argument, const TensorArg& arg, const Shape& expected);
 void check_dtype(std::string_view kernel, std::string_view argument, const TensorArg& arg, DType expected);
 void check_contiguous(std::string_view kernel, std::string_view argument, const TensorArg& arg);
-void check_floating(std::string_view kernel, std::string_view argument, const TensorArg& arg);  // f64 or f32
+void check_floating(std::string_view kernel, std::string_view argument, const TensorArg& arg);  // any of the four
 
 }  // namespace refrain

@@ -37,8 +37,6 @@ Heads heads_of(const Tensor& packed, std::int64_t num_heads) {
   return {view::select(split, 2, 0), view::select(split, 2, 1), view::select(split, 2, 2)};
 }
 
-DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 // q's and k's shapes are the kernel's to check; only what is needed to draw numbers is read here.
 Settings settings_of(const Heads& heads, const AttentionOptions& options) {
   Settings s{options.causal, options.scale.value_or(default_attention_scale(heads.q.dim(-1))), options.dropout, {}, 0};
@@ -90,7 +88,7 @@ void attend_backward(const Heads& heads, const Tensor& key_mask, const Settings&
 }
 
 Tensor lse_like(const Heads& heads) {
-  return op_output({heads.q.dim(0), heads.q.dim(2), heads.q.dim(1)}, accumulator_of(heads.q.dtype()), heads.q.device());
+  return op_output({heads.q.dim(0), heads.q.dim(2), heads.q.dim(1)}, accumulator_dtype(heads.q.dtype()), heads.q.device());
 }
 
 struct Attention {

@@ -6,8 +6,6 @@ namespace refrain {
 
 namespace {
 
-DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 Tensor contiguous_or_undefined(const Tensor& t) { return t.defined() ? contiguous_values(t) : t; }
 
 struct LayerNorm {
@@ -22,7 +20,7 @@ struct LayerNorm {
     check(x.num_dims() >= 1, name, ": x must have at least 1 dim, got ", x.shape());
     Shape rows = x.shape();
     rows.erase(rows.size() - 1);
-    const DType accumulator = accumulator_of(x.dtype());
+    const DType accumulator = accumulator_dtype(x.dtype());
     const Tensor out = op_output(x.shape(), x.dtype(), x.device());
     Tensor mean, rstd;
     if (needs.any()) {
@@ -75,7 +73,7 @@ struct BatchNorm {
     check(options.training || running.mean.defined(), name, ": evaluation needs running statistics, got none");
     check(!options.training || x.numel() == 0 || x.numel() / x.dim(1) > 1, name,
           ": expected more than one value per channel when training, got x ", x.shape());
-    const DType accumulator = accumulator_of(x.dtype());
+    const DType accumulator = accumulator_dtype(x.dtype());
     const Tensor values = contiguous_values(x);
     const Tensor out = op_output(x.shape(), x.dtype(), x.device());
     const Tensor mean = op_output({x.dim(1)}, accumulator, x.device()), rstd = op_output({x.dim(1)}, accumulator, x.device());

@@ -13,8 +13,6 @@ void check_heads(std::string_view name, std::string_view argument, const TensorA
   check(arg.strides()[3] == 1 || arg.dim(3) == 1, name, ": the last dim of ", argument, " must be contiguous, got strides ", arg.strides());
 }
 
-DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 Shape lse_shape(const In& q) { return {q.dim(0), q.dim(2), q.dim(1)}; }
 
 template <class K>
@@ -57,7 +55,7 @@ void validate(const AttentionForward& k) {
   validate_common(k);
   check_heads(k.name, "out", k.out, k.q.shape(), k.q.dtype());
   if (k.lse) {
-    check_dtype(k.name, "lse", k.lse, accumulator_of(k.q.dtype()));
+    check_dtype(k.name, "lse", k.lse, accumulator_dtype(k.q.dtype()));
     check_shape(k.name, "lse", k.lse, lse_shape(k.q));
     check_contiguous(k.name, "lse", k.lse);
   }
@@ -72,7 +70,7 @@ void validate(const AttentionBackward& k) {
   validate_common(k);
   check_heads(k.name, "attended", k.attended, k.q.shape(), k.q.dtype());
   check_heads(k.name, "grad_out", k.grad_out, k.q.shape(), k.q.dtype());
-  check_dtype(k.name, "lse", k.lse, accumulator_of(k.q.dtype()));
+  check_dtype(k.name, "lse", k.lse, accumulator_dtype(k.q.dtype()));
   check_shape(k.name, "lse", k.lse, lse_shape(k.q));
   check_contiguous(k.name, "lse", k.lse);
   check_heads(k.name, "grad_q", k.out, k.q.shape(), k.q.dtype());

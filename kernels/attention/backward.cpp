@@ -161,7 +161,7 @@ void run(Cpu, const AttentionBackward& k) {
   const std::int64_t num_heads = k.q.dim(0) * k.q.dim(2), heads = k.q.dim(2);
   if (num_heads == 0) return;
   const std::int64_t query_count = query_blocks(k.q.dim(1)).count, key_count = key_blocks(k.k.dim(1)).count;
-  dispatch_floating(k.q.dtype(), k.name, [&](auto zero) {
+  dispatch_wide(k.q.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     // A head a piece; fewer than four heads are cut further, at the price of making the scores twice.
     if (num_heads < 4 && query_count * key_count > 1) {

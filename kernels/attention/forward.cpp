@@ -120,7 +120,7 @@ void run(Cpu, const AttentionForward& k) {
   const std::int64_t num_heads = k.q.dim(0) * k.q.dim(2), blocks = query_blocks(k.q.dim(1)).count;
   if (num_heads * blocks == 0) return;
   if (!k.out.has_bytes() && !k.lse.has_bytes()) return;
-  dispatch_floating(k.q.dtype(), k.name, [&](auto zero) {
+  dispatch_wide(k.q.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     // About 10 µs of work a piece.
     const double flops = 4.0 * double(std::min(kMaxQueries, k.q.dim(1))) * double(k.k.dim(1)) * double(k.q.dim(3));

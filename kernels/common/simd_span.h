@@ -13,13 +13,13 @@ namespace refrain::simd {
 
 // A whole vector at a time.
 struct AllLanes {
-  template <class D>
-  HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* p) const {
-    return hn::LoadU(d, p);
+  template <class D, class S>
+  HWY_INLINE hn::Vec<D> load(D d, const S* p) const {
+    return simd::load(d, p);
   }
-  template <class D>
-  HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* p) const {
-    hn::StoreU(v, d, p);
+  template <class D, class S>
+  HWY_INLINE void store(hn::Vec<D> v, D d, S* p) const {
+    simd::store(v, d, p);
   }
   // The lanes that belong to the span, `other` elsewhere.
   template <class D>
@@ -37,12 +37,12 @@ struct AllLanes {
 struct FirstLanes {
   std::size_t count;
 
-  template <class D>
-  HWY_INLINE hn::Vec<D> load(D d, const hn::TFromD<D>* p) const {
+  template <class D, class S>
+  HWY_INLINE hn::Vec<D> load(D d, const S* p) const {
     return load_first(d, p, count);
   }
-  template <class D>
-  HWY_INLINE void store(hn::Vec<D> v, D d, hn::TFromD<D>* p) const {
+  template <class D, class S>
+  HWY_INLINE void store(hn::Vec<D> v, D d, S* p) const {
     store_first(v, d, p, count);
   }
   template <class D>

@@ -11,9 +11,6 @@ namespace refrain {
 
 namespace {
 
-template <class T>
-inline constexpr bool is_half = std::is_same_v<T, f16> || std::is_same_v<T, bf16>;
-
 // Rounds to float so that a second rounding to 11 bits or fewer gives what one rounding would have: inexact results get
 // an odd last bit (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding
 // to odd", 2008).
@@ -59,22 +56,11 @@ To convert_value(From value) {
 // A contiguous run.
 template <class To, class From>
 void convert_run(const From* from, To* to, std::int64_t n) {
-  std::int64_t i = 0;
-  if constexpr ((std::is_same_v<To, f16> && std::is_same_v<From, float>) || (std::is_same_v<To, float> && std::is_same_v<From, f16>)) {
-    // The only pair that processors convert by themselves and compilers do not vectorise.
-    namespace hn = simd::hn;
-    const simd::Tag<float> d;
-    const hn::Rebind<hwy::float16_t, decltype(d)> dh;
-    const std::int64_t lanes = std::int64_t(hn::Lanes(d));
-    for (; i + lanes <= n; i += lanes) {
-      if constexpr (std::is_same_v<To, f16>) {
-        hn::StoreU(hn::DemoteTo(dh, hn::LoadU(d, from + i)), dh, reinterpret_cast<hwy::float16_t*>(to + i));
-      } else {
-        hn::StoreU(hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from + i))), d, to + i);
-      }
-    }
+  if constexpr ((is_half<To> || is_half<From>) && (std::is_same_v<To, float> || std::is_same_v<From, float> || (is_half<To> && is_half<From>))) {
+    simd::map(from, to, n, [](auto, auto v) HWY_ATTR { return v; });
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = convert_value<To>(from[i]);
   }
-  for (; i < n; ++i) to[i] = convert_value<To>(from[i]);
 }
 
 template <class To, class From>

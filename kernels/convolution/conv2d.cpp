@@ -205,16 +205,16 @@ std::int64_t ConvolutionGeometry::weight_scratch_size() const {
 }
 
 void run(Cpu, const Conv2dForward& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
 }
 void run(Cpu, const Conv2dBackwardInput& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
 }
 void run(Cpu, const Conv2dBackwardWeight& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
 }
 void run(Cpu, const Conv2dBackwardBias& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_bias<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_bias<T>(k); });
 }
 
 }  // namespace refrain

@@ -91,13 +91,13 @@ std::int64_t PatchGeometry::scratch_size() const { return chunk_rows() * window(
 std::int64_t PatchGeometry::weight_scratch_size() const { return scratch_size() + D + gemm_scratch_size(D, window(), chunk_rows()); }
 
 void run(Cpu, const PatchEmbeddingForward& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
 }
 void run(Cpu, const PatchEmbeddingBackwardInput& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
 }
 void run(Cpu, const PatchEmbeddingBackwardWeight& k) {
-  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
+  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
 }
 
 }  // namespace refrain

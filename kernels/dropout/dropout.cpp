@@ -119,7 +119,7 @@ Cost cost(const Dropout& k) { return {double(k.x.numel()), k.x.bytes() + k.out.b
 
 void run(Cpu, const Dropout& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) { run_dropout<decltype(zero)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) { run_dropout<decltype(zero)>(k); });
 }
 
 void validate(const StochasticDepth& k) {
@@ -131,7 +131,7 @@ Cost cost(const StochasticDepth& k) { return {double(k.x.numel()), k.x.bytes() +
 
 void run(Cpu, const StochasticDepth& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
+  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t per_sample = k.x.numel() / k.x.dim(0);
     const std::uint32_t threshold = k.p < 1 ? drop_threshold(k.p) : 0;

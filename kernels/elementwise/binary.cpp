@@ -57,11 +57,11 @@ void run_scalar(const Scalar& k) {
 }  // namespace
 
 void run(Cpu, const Binary& k) {
-  dispatch_floating(k.out.dtype(), k.name, [&](auto zero) { run_binary<decltype(zero)>(k); });
+  dispatch_wide(k.out.dtype(), k.name, [&](auto zero) { run_binary<decltype(zero)>(k); });
 }
 
 void run(Cpu, const Scalar& k) {
-  dispatch_floating(k.out.dtype(), k.name, [&](auto zero) { run_scalar<decltype(zero)>(k); });
+  dispatch_wide(k.out.dtype(), k.name, [&](auto zero) { run_scalar<decltype(zero)>(k); });
 }
 
 }  // namespace refrain

@@ -91,7 +91,7 @@ Cost cost(const EmbeddingBackward& k) { return {double(k.grad_out.numel()), k.ou
 
 void run(Cpu, const EmbeddingBackward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&](auto t) {
+  dispatch_wide(k.out.dtype(), k.name, [&](auto t) {
     using T = decltype(t);
     k.indices.dtype() == DType::i64 ? backward<T, std::int64_t>(k) : backward<T, std::int32_t>(k);
   });

@@ -181,19 +181,19 @@ std::int64_t correct_rows(const CountCorrect& k) {
 void run(Cpu, const CrossEntropyForward& k) {
   if (!k.out.has_bytes() && !k.statistics.has_bytes()) return;
   check_targets(k);
-  dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+  dispatch_wide(k.logits.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
 }
 
 void run(Cpu, const CrossEntropyBackward& k) {
   if (!k.out.has_bytes()) return;
   check_targets(k);
-  dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  dispatch_wide(k.logits.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
 }
 
 void run(Cpu, const CountCorrect& k) {
   if (!k.out.has_bytes()) return;
   check_targets(k);
-  dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { *k.out.data<std::int64_t>() = correct_rows<decltype(t)>(k); });
+  dispatch_wide(k.logits.dtype(), k.name, [&](auto t) { *k.out.data<std::int64_t>() = correct_rows<decltype(t)>(k); });
 }
 
 void run(Cpu, const CountTargets& k) {

@@ -5,8 +5,6 @@ namespace refrain {
 
 namespace {
 
-DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 void check_tensor(std::string_view kernel, std::string_view argument, const TensorArg& arg, const Shape& shape, DType dtype) {
   check_shape(kernel, argument, arg, shape);
   check_dtype(kernel, argument, arg, dtype);
@@ -58,7 +56,7 @@ std::string_view name_of(Reduction reduction) {
 void validate(const CrossEntropyForward& k) {
   const Shape rows = check_cross_entropy(k);
   check_tensor(k.name, "out", k.out, k.reduction == Reduction::none ? rows : Shape{}, k.logits.dtype());
-  const DType accumulator = accumulator_of(k.logits.dtype());
+  const DType accumulator = accumulator_dtype(k.logits.dtype());
   if (k.statistics.defined()) check_tensor(k.name, "statistics", k.statistics, with_two(rows), accumulator);
   if (k.reduction == Reduction::none) return;
   check(k.row_losses.defined(), k.name, ": row_losses must be given for reduction ", name_of(k.reduction));
@@ -70,7 +68,7 @@ Cost cost(const CrossEntropyForward& k) { return {14.0 * double(k.logits.numel()
 void validate(const CrossEntropyBackward& k) {
   const Shape rows = check_cross_entropy(k);
   check_tensor(k.name, "grad_out", k.grad_out, k.reduction == Reduction::none ? rows : Shape{}, k.logits.dtype());
-  check_tensor(k.name, "statistics", k.statistics, with_two(rows), accumulator_of(k.logits.dtype()));
+  check_tensor(k.name, "statistics", k.statistics, with_two(rows), accumulator_dtype(k.logits.dtype()));
   check_tensor(k.name, "grad_logits", k.out, k.logits.shape(), k.logits.dtype());
 }
 

@@ -62,12 +62,12 @@ std::int64_t MseForward::num_partials(std::int64_t numel) { return (numel + kPie
 
 void run(Cpu, const MseForward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
 }
 
 void run(Cpu, const MseBackward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
 }
 
 }  // namespace refrain

@@ -63,7 +63,7 @@ Cost cost(const LinearForward& k) {
 
 void run(Cpu, const LinearForward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
     const std::int64_t N = k.weight.dim(0), K = k.weight.dim(1);
     gemm(GemmArgs<T>{.m = rows_of(k.x), .n = N, .k = K,
                      .a = {k.x.data<T>(), at_least_1(K)}, .b = {k.weight.data<T>(), at_least_1(K), true},
@@ -85,7 +85,7 @@ Cost cost(const LinearBackwardInput& k) {
 
 void run(Cpu, const LinearBackwardInput& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
     const std::int64_t N = k.weight.dim(0), K = k.weight.dim(1);
     gemm(GemmArgs<T>{.m = rows_of(k.grad_out), .n = K, .k = N,
                      .a = {k.grad_out.data<T>(), at_least_1(N)}, .b = {k.weight.data<T>(), at_least_1(K)},
@@ -117,7 +117,7 @@ Cost cost(const LinearBackwardWeight& k) {
 
 void run(Cpu, const LinearBackwardWeight& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
     const std::int64_t N = k.out.dim(0), K = k.out.dim(1);
     gemm(GemmArgs<T>{.m = N, .n = K, .k = rows_of(k.x),
                      .a = {k.grad_out.data<T>(), at_least_1(N), true}, .b = {k.x.data<T>(), at_least_1(K)},
@@ -139,7 +139,7 @@ Cost cost(const LinearBackwardBias& k) { return {.flops = double(k.grad_out.nume
 
 void run(Cpu, const LinearBackwardBias& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
     const std::int64_t rows = rows_of(k.grad_out), N = k.out.dim(0);
     const std::int64_t grain = rows * N < 65536 ? at_least_1(N) : 64;
     parallel_for(N, grain, [&](std::int64_t begin, std::int64_t end) {

@@ -84,7 +84,7 @@ Cost cost(const Matmul& k) {
 
 void run(Cpu, const Matmul& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { run_matmul<T>(k); });
+  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { run_matmul<T>(k); });
 }
 
 }  // namespace refrain

@@ -134,11 +134,11 @@ void backward(const BatchNormBackward& k) {
 
 void run(Cpu, const BatchNormStatistics& k) {
   if (!k.out.has_bytes() && !k.rstd.has_bytes() && !k.running_mean.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { statistics<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { statistics<decltype(t)>(k); });
 }
 
 void run(Cpu, const BatchNormRunning& k) {
-  dispatch_floating(k.running_mean.dtype(), k.name, [&](auto t) {
+  dispatch_wide(k.running_mean.dtype(), k.name, [&](auto t) {
     using T = decltype(t);
     for (std::int64_t c = 0; c < k.out.numel(); ++c) {
       if (k.out.has_bytes()) k.out.data<T>()[c] = k.running_mean.data<T>()[c];
@@ -149,11 +149,11 @@ void run(Cpu, const BatchNormRunning& k) {
 
 void run(Cpu, const BatchNormApply& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { apply<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { apply<decltype(t)>(k); });
 }
 
 void run(Cpu, const BatchNormBackward& k) {
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
 }
 
 }  // namespace refrain

@@ -180,16 +180,16 @@ std::int64_t LayerNormBackward::num_scratch(std::int64_t num_rows, std::int64_t 
 
 void run(Cpu, const LayerNormForward& k) {
   if (!k.out.has_bytes() && !k.mean.has_bytes() && !k.rstd.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
 }
 
 void run(Cpu, const LayerNormRebuild& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { rebuild<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { rebuild<decltype(t)>(k); });
 }
 
 void run(Cpu, const LayerNormBackward& k) {
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
 }
 
 }  // namespace refrain

@@ -5,8 +5,6 @@ namespace refrain {
 
 namespace {
 
-DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 Shape without_last_dim(const Shape& shape) {
   Shape rows = shape;
   rows.erase(shape.size() - 1);
@@ -27,7 +25,7 @@ void check_rows(const K& k) {
   check_contiguous(K::name, "x", k.x);
   check(k.x.num_dims() >= 1, K::name, ": x must have at least 1 dim, got ", k.x.shape());
   const Shape channels{k.x.dim(-1)}, rows = without_last_dim(k.x.shape());
-  const DType accumulator = accumulator_of(k.x.dtype());
+  const DType accumulator = accumulator_dtype(k.x.dtype());
   check_tensor(K::name, "weight", k.weight, channels, k.x.dtype());
   check_tensor(K::name, "mean", k.mean, rows, accumulator);
   check_tensor(K::name, "rstd", k.rstd, rows, accumulator);
@@ -45,7 +43,7 @@ template <class K>
 void check_channels(const K& k) {
   check_images(k);
   const Shape channels{k.x.dim(1)};
-  const DType accumulator = accumulator_of(k.x.dtype());
+  const DType accumulator = accumulator_dtype(k.x.dtype());
   check_tensor(K::name, "mean", k.mean, channels, accumulator);
   check_tensor(K::name, "rstd", k.rstd, channels, accumulator);
   check_tensor(K::name, "weight", k.weight, channels, k.x.dtype());
@@ -86,7 +84,7 @@ void validate(const LayerNormBackward& k) {
   if (!k.grad_weight.defined() && !k.grad_bias.defined()) return;
   const std::int64_t rows = k.mean.numel();
   check(k.scratch.defined(), k.name, ": scratch must be given for parameter gradients");
-  check_tensor(k.name, "scratch", k.scratch, {LayerNormBackward::num_scratch(rows, k.x.dim(-1))}, accumulator_of(k.x.dtype()));
+  check_tensor(k.name, "scratch", k.scratch, {LayerNormBackward::num_scratch(rows, k.x.dim(-1))}, accumulator_dtype(k.x.dtype()));
 }
 
 Cost cost(const LayerNormBackward& k) {
@@ -97,7 +95,7 @@ Cost cost(const LayerNormBackward& k) {
 void validate(const BatchNormStatistics& k) {
   check_images(k);
   const Shape channels{k.x.dim(1)};
-  const DType accumulator = accumulator_of(k.x.dtype());
+  const DType accumulator = accumulator_dtype(k.x.dtype());
   check_tensor(k.name, "mean", k.out, channels, accumulator);
   check_tensor(k.name, "rstd", k.rstd, channels, accumulator);
   check_tensor(k.name, "running_mean", k.running_mean, channels, k.x.dtype());
@@ -114,7 +112,7 @@ void validate(const BatchNormRunning& k) {
   check_floating(k.name, "running_mean", k.running_mean);
   check(k.running_mean.num_dims() == 1, k.name, ": running_mean must be [C], got ", k.running_mean.shape());
   const Shape channels = k.running_mean.shape();
-  const DType accumulator = accumulator_of(k.running_mean.dtype());
+  const DType accumulator = accumulator_dtype(k.running_mean.dtype());
   check_tensor(k.name, "running_mean", k.running_mean, channels, k.running_mean.dtype());
   check_tensor(k.name, "running_var", k.running_var, channels, k.running_mean.dtype());
   check_tensor(k.name, "mean", k.out, channels, accumulator);

@@ -84,12 +84,12 @@ void run_max(const Max& k) {
 
 void run(Cpu, const Max& k) {
   if ((!k.out.has_bytes() && !k.indices.has_bytes()) || k.out.numel() == 0) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) { run_max<decltype(zero)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) { run_max<decltype(zero)>(k); });
 }
 
 void run(Cpu, const MaxBackward& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_floating(k.out.dtype(), k.name, [&](auto zero) {
+  dispatch_wide(k.out.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     const Around around(k.out.shape(), k.dim);
     const T* grad_out = k.grad_out.data<T>();

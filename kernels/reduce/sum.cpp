@@ -138,7 +138,7 @@ class Summation {
 
 void run(Cpu, const Sum& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
+  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     if (k.x.numel() == 0)
       std::fill_n(k.out.data<T>(), k.out.numel(), T(0 * k.scale));
@@ -152,7 +152,7 @@ void run(Cpu, const SquaredNorm& k) {
   const std::int64_t pieces = squared_norm_scratch_numel(k.x.numel());
   const std::int64_t block = std::max<std::int64_t>(1, (k.x.numel() + pieces - 1) / pieces);
   double* partial = k.scratch.data<double>();
-  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
+  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     const T* x = k.x.data<T>();
     parallel_for(pieces, 4, [&](std::int64_t begin, std::int64_t end) {

@@ -172,12 +172,12 @@ void backward(const SoftmaxBackward& k) {
 
 void run(Cpu, const SoftmaxForward& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { k.is_log ? forward<true, decltype(t)>(k) : forward<false, decltype(t)>(k); });
+  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { k.is_log ? forward<true, decltype(t)>(k) : forward<false, decltype(t)>(k); });
 }
 
 void run(Cpu, const SoftmaxBackward& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_floating(k.y.dtype(), k.name, [&](auto t) { k.is_log ? backward<true, decltype(t)>(k) : backward<false, decltype(t)>(k); });
+  dispatch_wide(k.y.dtype(), k.name, [&](auto t) { k.is_log ? backward<true, decltype(t)>(k) : backward<false, decltype(t)>(k); });
 }
 
 }  // namespace refrain

@@ -88,14 +88,14 @@ void adam(const AdamUpdate& k) {
 
 void run(Cpu, const SgdUpdate& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&](auto t) {
+  dispatch_wide(k.out.dtype(), k.name, [&](auto t) {
     k.momentum_buffer.defined() ? sgd<true, decltype(t)>(k) : sgd<false, decltype(t)>(k);
   });
 }
 
 void run(Cpu, const AdamUpdate& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&](auto t) { k.is_decoupled ? adam<true, decltype(t)>(k) : adam<false, decltype(t)>(k); });
+  dispatch_wide(k.out.dtype(), k.name, [&](auto t) { k.is_decoupled ? adam<true, decltype(t)>(k) : adam<false, decltype(t)>(k); });
 }
 
 void run(Cpu, const ZeroInPlace& k) {
@@ -106,7 +106,7 @@ void run(Cpu, const ZeroInPlace& k) {
 
 void run(Cpu, const ScaleInPlace& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_floating(k.out.dtype(), k.name, [&](auto t) {
+  dispatch_wide(k.out.dtype(), k.name, [&](auto t) {
     using T = decltype(t);
     T* out = k.out.data<T>();
     parallel_for(k.out.numel(), kPiece, [=, factor = T(k.factor)](std::int64_t begin, std::int64_t end) {
