@@ -7,9 +7,10 @@ namespace refrain {
 
 namespace {
 
+// The parameter's shape, and its dtype or, beside a 16-bit parameter, f32.
 void check_like_parameter(std::string_view kernel, std::string_view argument, const TensorArg& arg, const TensorArg& parameter) {
   check_shape(kernel, argument, arg, parameter.shape());
-  check_dtype(kernel, argument, arg, parameter.dtype());
+  if (!is_16_bit(parameter.dtype()) || arg.dtype() != DType::f32) check_dtype(kernel, argument, arg, parameter.dtype());
   check_contiguous(kernel, argument, arg);
 }
 
@@ -18,6 +19,24 @@ void check_parameter(const K& k) {
   check_floating(K::name, "parameter", k.out);
   check_contiguous(K::name, "parameter", k.out);
   check_like_parameter(K::name, "grad", k.grad, k.out);
+  const bool is_half_parameter = is_16_bit(k.out.dtype());
+  check(is_half_parameter || !k.master.defined(), K::name, ": a master copy belongs to a 16-bit parameter, got one for ", k.out.dtype());
+  check(is_half_parameter || !k.num_lost.defined(), K::name, ": lost updates are counted for 16-bit parameters, got ", k.out.dtype());
+  if (k.master.defined()) {
+    check_dtype(K::name, "master", k.master, DType::f32);
+    check_like_parameter(K::name, "master", k.master, k.out);
+  }
+  if (k.num_lost.defined()) {
+    check_dtype(K::name, "num_lost", k.num_lost, DType::i64);
+    check(k.num_lost.numel() == 1, K::name, ": num_lost must have one element, got ", k.num_lost.shape());
+  }
+  check(k.rounding.first_element >= 0, K::name, ": first_element must not be negative, got ", k.rounding.first_element);
+}
+
+// Bytes of grad, parameter and master; what is updated is read and written.
+template <class K>
+double parameter_bytes(const K& k) {
+  return k.grad.bytes() + (k.master.defined() ? 2 * k.master.bytes() + k.out.bytes() : 2 * k.out.bytes());
 }
 
 }  // namespace
@@ -29,7 +48,7 @@ void validate(const SgdUpdate& k) {
 }
 
 Cost cost(const SgdUpdate& k) {
-  return {(k.momentum_buffer.defined() ? 8.0 : 5.0) * double(k.out.numel()), (k.momentum_buffer.defined() ? 5.0 : 3.0) * k.out.bytes()};
+  return {(k.momentum_buffer.defined() ? 8.0 : 5.0) * double(k.out.numel()), parameter_bytes(k) + (k.momentum_buffer.defined() ? 2 * k.momentum_buffer.bytes() : 0)};
 }
 
 void validate(const AdamUpdate& k) {
@@ -41,7 +60,7 @@ void validate(const AdamUpdate& k) {
   check(k.step >= 1, k.name, ": step must be at least 1, got ", k.step);
 }
 
-Cost cost(const AdamUpdate& k) { return {15.0 * double(k.out.numel()), 7.0 * k.out.bytes()}; }
+Cost cost(const AdamUpdate& k) { return {15.0 * double(k.out.numel()), parameter_bytes(k) + 2 * k.mean.bytes() + 2 * k.square.bytes()}; }
 
 void validate(const ZeroInPlace& k) { check_contiguous(k.name, "out", k.out); }
 
