@@ -21,7 +21,8 @@ struct AttentionOptions {
 };
 
 // softmax(scale·q·kᵀ)·v for each sample and head: q [B, Tq, H, D], k and v [B, Tk, H, D], any strides → [B, Tq, H, D].
-// f32 or f64; D at most 256. Throws InvalidArgument for other shapes and dtypes.
+// Any floating dtype, one for all three; f16 and bf16 are multiplied, scaled and summed in f32, results rounded once. In a
+// mixed mode q, k and v are rounded to 16 bits first. D at most 256. Throws InvalidArgument for other shapes and dtypes.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {});
 
 // Self-attention of q, k and v that lie side by side as one linear layer makes them: qkv [B, T, 3·C], each C = H·D wide

@@ -1,6 +1,7 @@
 // Scaled dot-product attention, softmax(scale·q·kᵀ)·v per sample and head, in tiles: the Tq×Tk matrix is never stored.
 // Forward is the online softmax of Milakov and Gimelshein ("Online normalizer calculation for softmax", 2018), backward
-// recomputes probabilities from the log-sum-exp as in Dao et al. ("FlashAttention", 2022). f32 and f64.
+// recomputes probabilities from the log-sum-exp as in Dao et al. ("FlashAttention", 2022). Any floating dtype; f16 and bf16
+// are widened a tile at a time, scores are scaled, and everything is summed, in f32, and results are rounded once.
 #pragma once
 
 #include <refrain/core/random.h>

@@ -1,6 +1,8 @@
 // What attention's forward and backward share: how sequences are cut into tiles, which pairs are masked or dropped, and
 // the passes over a tile. A tile holds keys in rows and queries in lanes: maxima and sums over keys then need no
-// shuffles, each query's statistics are a lane, and a masked key is a row. For .cpp files of the kernels room only.
+// shuffles, each query's statistics are a lane, and a masked key is a row. Tiles are in T = accumulator_t of the tensors' S:
+// blocks of 16-bit rows are widened on the stack, sums over tiles are rounded at their end. For .cpp files of the kernels
+// room only.
 #pragma once
 
 #include <refrain/core/parallel.h>
@@ -53,6 +55,29 @@ auto head_rows(const Arg& arg, std::int64_t sample, std::int64_t head) {
 template <class T>
 void clear_rows(Rows<T> rows, std::int64_t begin, std::int64_t count, std::int64_t width) {
   for (std::int64_t i = begin; i < begin + count; ++i) std::memset(rows[i], 0, std::size_t(width) * sizeof(T));
+}
+
+// Elements of a stack buffer that only 16-bit types need.
+template <class S>
+constexpr std::size_t only_16_bit(std::int64_t count) {
+  return is_half<S> ? std::size_t(count) : 1;
+}
+
+// Rows begin … begin + count of a block: as they lie, or 16-bit ones widened into `buffer`, [count, width] of T.
+template <class S, class T = accumulator_t<S>>
+Rows<const T> wide_rows(Rows<const S> rows, std::int64_t begin, std::int64_t count, std::int64_t width, [[maybe_unused]] T* buffer) {
+  if constexpr (is_half<S>) {
+    for (std::int64_t i = 0; i < count; ++i) simd::map(rows[begin + i], buffer + i * width, width, [](auto, auto x) HWY_ATTR { return x; });
+    return {buffer, width};
+  } else {
+    return {rows[begin], rows.step};
+  }
+}
+
+// Rounds count rows of sums into rows begin … begin + count.
+template <class S, class T = accumulator_t<S>>
+void round_rows(const T* sums, Rows<S> rows, std::int64_t begin, std::int64_t count, std::int64_t width) {
+  for (std::int64_t i = 0; i < count; ++i) simd::map(sums + i * width, rows[begin + i], width, [](auto, auto x) HWY_ATTR { return x; });
 }
 
 template <class T>

@@ -1,6 +1,8 @@
-// Batch norm on the CPU: a channel is one piece of work, so its sums have one order whatever the number of threads.
+// Batch norm on the CPU: a channel is one piece of work, so its sums have one order whatever the number of threads. X, O
+// and W are the types of x, out and the parameters; arithmetic, statistics and sums are in T = accumulator_t<X>.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd_span.h>
+#include <refrain/kernels/norm/dtypes.h>
 #include <refrain/kernels/norm/norm.h>
 
 #include <algorithm>
@@ -35,11 +37,13 @@ struct Layout {
   }
 };
 
-template <class T>
+// R: the type of the running statistics.
+template <class X, class R>
 void statistics(const BatchNormStatistics& k) {
+  using T = accumulator_t<X>;
   const Layout layout(k.x.shape());
   const T count = T(layout.count());
-  const T* x = k.x.data<T>();
+  const X* x = k.x.data<X>();
   layout.for_channels([&](std::int64_t c) {
     const hn::ScalableTag<T> d;
     Sums<decltype(d), 4> sum(d);
@@ -66,22 +70,24 @@ void statistics(const BatchNormStatistics& k) {
     if (k.rstd.has_bytes()) k.rstd.data<T>()[c] = T(1) / std::sqrt(squares / count + T(k.eps));
     if (!k.running_mean.has_bytes()) return;
     const T momentum = T(k.momentum);
-    T &running_mean = k.running_mean.data<T>()[c], &running_var = k.running_var.data<T>()[c];
-    running_mean = std::fma(momentum, mean - running_mean, running_mean);
-    running_var = std::fma(momentum, squares / (count - T(1)) - running_var, running_var);
+    const auto move = [momentum](R& running, T batch) { running = R(std::fma(momentum, batch - T(running), T(running))); };
+    move(k.running_mean.data<R>()[c], mean);
+    move(k.running_var.data<R>()[c], squares / (count - T(1)));
   });
 }
 
-template <class T>
+template <class X, class O, class W>
 void apply(const BatchNormApply& k) {
+  using T = accumulator_t<X>;
   const Layout layout(k.x.shape());
-  const T *x = k.x.data<T>(), *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
-  const T *weight = k.weight.data<T>(), *bias = k.bias.data<T>();
-  T* out = k.out.data<T>();
+  const X* x = k.x.data<X>();
+  const T *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
+  const W *weight = k.weight.data<W>(), *bias = k.bias.data<W>();
+  O* out = k.out.data<O>();
   layout.for_channels([&](std::int64_t c) {
     const hn::ScalableTag<T> d;
     const auto m = hn::Set(d, mean[c]), r = hn::Set(d, rstd[c]);
-    const auto w = hn::Set(d, weight ? weight[c] : T(1)), b = hn::Set(d, bias ? bias[c] : T(0));
+    const auto w = hn::Set(d, weight ? T(weight[c]) : T(1)), b = hn::Set(d, bias ? T(bias[c]) : T(0));
     layout.for_runs(c, [&](std::int64_t at) {
       for_vectors(d, layout.run, [&](std::int64_t i, auto lanes) HWY_ATTR {
         lanes.store(hn::MulAdd(hn::Mul(hn::Sub(lanes.load(d, x + at + i), m), r), w, b), d, out + at + i);
@@ -91,12 +97,16 @@ void apply(const BatchNormApply& k) {
 }
 
 // As in layer norm, over a channel: grad_x = weight * rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad_out.
-template <class T>
+template <class X, class O, class W>
 void backward(const BatchNormBackward& k) {
+  using T = accumulator_t<X>;
   const Layout layout(k.x.shape());
-  const T *grad_out = k.grad_out.data<T>(), *x = k.x.data<T>(), *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
-  const T* weight = k.weight.data<T>();
-  T *grad_x = k.out.data<T>(), *grad_weight = k.grad_weight.data<T>(), *grad_bias = k.grad_bias.data<T>();
+  const O* grad_out = k.grad_out.data<O>();
+  const X* x = k.x.data<X>();
+  const T *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
+  const W* weight = k.weight.data<W>();
+  X* grad_x = k.out.data<X>();
+  W *grad_weight = k.grad_weight.data<W>(), *grad_bias = k.grad_bias.data<W>();
   layout.for_channels([&](std::int64_t c) {
     const hn::ScalableTag<T> d;
     const auto m = hn::Set(d, mean[c]), r = hn::Set(d, rstd[c]);
@@ -114,10 +124,10 @@ void backward(const BatchNormBackward& k) {
       sum_g = g_sums.total(d);
       sum_gx = gx_sums.total(d);
     }
-    if (grad_weight) grad_weight[c] = sum_gx;
-    if (grad_bias) grad_bias[c] = sum_g;
+    if (grad_weight) grad_weight[c] = W(sum_gx);
+    if (grad_bias) grad_bias[c] = W(sum_g);
     if (!grad_x) return;
-    const auto scale = hn::Set(d, (weight ? weight[c] : T(1)) * rstd[c]);
+    const auto scale = hn::Set(d, (weight ? T(weight[c]) : T(1)) * rstd[c]);
     const T count = T(layout.count());
     const auto mean_g = hn::Set(d, k.batch_statistics ? sum_g / count : T(0)), mean_gx = hn::Set(d, k.batch_statistics ? sum_gx / count : T(0));
     layout.for_runs(c, [&](std::int64_t at) {
@@ -134,26 +144,31 @@ void backward(const BatchNormBackward& k) {
 
 void run(Cpu, const BatchNormStatistics& k) {
   if (!k.out.has_bytes() && !k.rstd.has_bytes() && !k.running_mean.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { statistics<decltype(t)>(k); });
+  dispatch_floating(k.x.dtype(), k.name, [&](auto x) {
+    using X = decltype(x);
+    if (k.running_mean.defined() && k.running_mean.dtype() != k.x.dtype()) return statistics<X, accumulator_t<X>>(k);
+    statistics<X, X>(k);
+  });
 }
 
 void run(Cpu, const BatchNormRunning& k) {
-  dispatch_wide(k.running_mean.dtype(), k.name, [&](auto t) {
-    using T = decltype(t);
+  dispatch_floating(k.running_mean.dtype(), k.name, [&](auto r) {
+    using R = decltype(r);
+    using T = accumulator_t<R>;
     for (std::int64_t c = 0; c < k.out.numel(); ++c) {
-      if (k.out.has_bytes()) k.out.data<T>()[c] = k.running_mean.data<T>()[c];
-      if (k.rstd.has_bytes()) k.rstd.data<T>()[c] = T(1) / std::sqrt(k.running_var.data<T>()[c] + T(k.eps));
+      if (k.out.has_bytes()) k.out.data<T>()[c] = T(k.running_mean.data<R>()[c]);
+      if (k.rstd.has_bytes()) k.rstd.data<T>()[c] = T(1) / std::sqrt(T(k.running_var.data<R>()[c]) + T(k.eps));
     }
   });
 }
 
 void run(Cpu, const BatchNormApply& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { apply<decltype(t)>(k); });
+  norm_dtypes::dispatch(k, k.out.dtype(), [&]<class X, class O, class W>() { apply<X, O, W>(k); });
 }
 
 void run(Cpu, const BatchNormBackward& k) {
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  norm_dtypes::dispatch(k, k.grad_out.dtype(), [&]<class X, class O, class W>() { backward<X, O, W>(k); });
 }
 
 }  // namespace refrain

@@ -1,6 +1,8 @@
-// Layer norm on the CPU: a row at a time, which stays in the first-level cache for all of its passes.
+// Layer norm on the CPU: a row at a time, which stays in the first-level cache for all of its passes. X, O and W are the
+// types of x, out and the parameters; arithmetic, statistics and sums are in T = accumulator_t<X>.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd_span.h>
+#include <refrain/kernels/norm/dtypes.h>
 #include <refrain/kernels/norm/norm.h>
 
 #include <algorithm>
@@ -23,8 +25,8 @@ struct Statistics {
   T mean, rstd;
 };
 
-template <class T>
-Statistics<T> row_statistics(const T* x, std::int64_t channels, T eps) {
+template <class X, class T = accumulator_t<X>>
+Statistics<T> row_statistics(const X* x, std::int64_t channels, T eps) {
   const hn::ScalableTag<T> d;
   if (channels == 0) return {T(0), T(1) / std::sqrt(eps)};
   Sums<decltype(d), 4> sum(d);
@@ -44,8 +46,8 @@ Statistics<T> row_statistics(const T* x, std::int64_t channels, T eps) {
 }
 
 // The one place that says how an output is made: forward and rebuild give the same bits.
-template <bool has_weight, bool has_bias, class T>
-void normalize_row(const T* x, Statistics<T> statistics, const T* weight, const T* bias, T* out, std::int64_t channels) {
+template <bool has_weight, bool has_bias, class X, class O, class W, class T = accumulator_t<X>>
+void normalize_row(const X* x, Statistics<T> statistics, const W* weight, const W* bias, O* out, std::int64_t channels) {
   const hn::ScalableTag<T> d;
   const auto mean = hn::Set(d, statistics.mean), rstd = hn::Set(d, statistics.rstd);
   for_vectors<2>(d, channels, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
@@ -61,18 +63,21 @@ void normalize_row(const T* x, Statistics<T> statistics, const T* weight, const 
   });
 }
 
-template <class T>
+template <class X, class O, class W>
 auto choose_normalize_row(bool has_weight, bool has_bias) {
-  if (has_weight) return has_bias ? &normalize_row<true, true, T> : &normalize_row<true, false, T>;
-  return has_bias ? &normalize_row<false, true, T> : &normalize_row<false, false, T>;
+  if (has_weight) return has_bias ? &normalize_row<true, true, X, O, W> : &normalize_row<true, false, X, O, W>;
+  return has_bias ? &normalize_row<false, true, X, O, W> : &normalize_row<false, false, X, O, W>;
 }
 
-template <class T>
+template <class X, class O, class W>
 void forward(const LayerNormForward& k) {
+  using T = accumulator_t<X>;
   const std::int64_t channels = k.x.dim(-1), rows = channels ? k.x.numel() / channels : k.mean.numel();
-  const auto normalize = choose_normalize_row<T>(k.weight.defined(), k.bias.defined());
-  const T *x = k.x.data<T>(), *weight = k.weight.data<T>(), *bias = k.bias.data<T>();
-  T *out = k.out.data<T>(), *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
+  const auto normalize = choose_normalize_row<X, O, W>(k.weight.defined(), k.bias.defined());
+  const X* x = k.x.data<X>();
+  const W *weight = k.weight.data<W>(), *bias = k.bias.data<W>();
+  O* out = k.out.data<O>();
+  T *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
   parallel_for(rows, rows_per_piece(channels), [=, eps = T(k.eps)](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       const Statistics<T> statistics = row_statistics(x + r * channels, channels, eps);
@@ -83,13 +88,15 @@ void forward(const LayerNormForward& k) {
   });
 }
 
-template <class T>
+template <class X, class O, class W>
 void rebuild(const LayerNormRebuild& k) {
+  using T = accumulator_t<X>;
   const std::int64_t channels = k.x.dim(-1), rows = k.mean.numel();
-  const auto normalize = choose_normalize_row<T>(k.weight.defined(), k.bias.defined());
-  const T *x = k.x.data<T>(), *weight = k.weight.data<T>(), *bias = k.bias.data<T>();
+  const auto normalize = choose_normalize_row<X, O, W>(k.weight.defined(), k.bias.defined());
+  const X* x = k.x.data<X>();
+  const W *weight = k.weight.data<W>(), *bias = k.bias.data<W>();
   const T *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
-  T* out = k.out.data<T>();
+  O* out = k.out.data<O>();
   parallel_for(rows, rows_per_piece(channels), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       normalize(x + r * channels, {mean[r], rstd[r]}, weight, bias, out + r * channels, channels);
@@ -98,8 +105,8 @@ void rebuild(const LayerNormRebuild& k) {
 }
 
 // Gradients of a row. With g = grad_out * weight: grad_x = rstd * (g - mean(g) - xhat * mean(g * xhat)).
-template <bool has_weight, bool sums_parameters, class T>
-void backward_row(const T* grad_out, const T* x, Statistics<T> statistics, const T* weight, T* grad_x, T* sum_weight, T* sum_bias,
+template <bool has_weight, bool sums_parameters, class X, class O, class W, class T = accumulator_t<X>>
+void backward_row(const O* grad_out, const X* x, Statistics<T> statistics, const W* weight, X* grad_x, T* sum_weight, T* sum_bias,
                   std::int64_t channels) {
   const hn::ScalableTag<T> d;
   const auto mean = hn::Set(d, statistics.mean), rstd = hn::Set(d, statistics.rstd);
@@ -126,10 +133,10 @@ void backward_row(const T* grad_out, const T* x, Statistics<T> statistics, const
   });
 }
 
-template <class T>
+template <class X, class O, class W>
 auto choose_backward_row(bool has_weight, bool sums_parameters) {
-  if (has_weight) return sums_parameters ? &backward_row<true, true, T> : &backward_row<true, false, T>;
-  return sums_parameters ? &backward_row<false, true, T> : &backward_row<false, false, T>;
+  if (has_weight) return sums_parameters ? &backward_row<true, true, X, O, W> : &backward_row<true, false, X, O, W>;
+  return sums_parameters ? &backward_row<false, true, X, O, W> : &backward_row<false, false, X, O, W>;
 }
 
 // Rows whose parameter sums go into one piece of scratch; at most 64 pieces.
@@ -137,15 +144,19 @@ std::int64_t backward_rows_per_piece(std::int64_t rows, std::int64_t channels) {
   return std::max((rows + 63) / 64, rows_per_piece(channels));
 }
 
-template <class T>
+template <class X, class O, class W>
 void backward(const LayerNormBackward& k) {
+  using T = accumulator_t<X>;
   const std::int64_t channels = k.x.dim(-1), rows = k.mean.numel();
-  T *grad_weight = k.grad_weight.data<T>(), *grad_bias = k.grad_bias.data<T>(), *scratch = k.scratch.data<T>();
+  W *grad_weight = k.grad_weight.data<W>(), *grad_bias = k.grad_bias.data<W>();
+  T* scratch = k.scratch.data<T>();
   const bool sums_parameters = grad_weight || grad_bias;
-  const auto row = choose_backward_row<T>(k.weight.defined(), sums_parameters);
-  const T *grad_out = k.grad_out.data<T>(), *x = k.x.data<T>(), *weight = k.weight.data<T>();
+  const auto row = choose_backward_row<X, O, W>(k.weight.defined(), sums_parameters);
+  const O* grad_out = k.grad_out.data<O>();
+  const X* x = k.x.data<X>();
+  const W* weight = k.weight.data<W>();
   const T *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
-  T* grad_x = k.out.data<T>();
+  X* grad_x = k.out.data<X>();
   if (!grad_x && !sums_parameters) return;
   const std::int64_t grain = backward_rows_per_piece(rows, channels);
   parallel_for(rows, grain, [=](std::int64_t begin, std::int64_t end) {
@@ -158,13 +169,15 @@ void backward(const LayerNormBackward& k) {
   });
   if (!sums_parameters) return;
   const std::int64_t pieces = (rows + grain - 1) / grain;
+  // The pieces are added up in the first one, and rounded once.
   parallel_for(channels, 2048, [=](std::int64_t begin, std::int64_t end) {
-    const auto add_pieces = [&](T* out, const T* part) {
+    const auto add_pieces = [&](W* out, T* part) {
       if (!out) return;
-      std::fill(out + begin, out + end, T(0));
-      for (std::int64_t p = 0; p < pieces; ++p) {
-        for (std::int64_t c = begin; c < end; ++c) out[c] += part[p * 2 * channels + c];
+      if (pieces == 0) return std::fill(out + begin, out + end, W(0));
+      for (std::int64_t p = 1; p < pieces; ++p) {
+        for (std::int64_t c = begin; c < end; ++c) part[c] += part[p * 2 * channels + c];
       }
+      for (std::int64_t c = begin; c < end; ++c) out[c] = W(part[c]);
     };
     add_pieces(grad_weight, scratch);
     add_pieces(grad_bias, scratch + channels);
@@ -180,16 +193,16 @@ std::int64_t LayerNormBackward::num_scratch(std::int64_t num_rows, std::int64_t 
 
 void run(Cpu, const LayerNormForward& k) {
   if (!k.out.has_bytes() && !k.mean.has_bytes() && !k.rstd.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+  norm_dtypes::dispatch(k, k.out.dtype(), [&]<class X, class O, class W>() { forward<X, O, W>(k); });
 }
 
 void run(Cpu, const LayerNormRebuild& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { rebuild<decltype(t)>(k); });
+  norm_dtypes::dispatch(k, k.out.dtype(), [&]<class X, class O, class W>() { rebuild<X, O, W>(k); });
 }
 
 void run(Cpu, const LayerNormBackward& k) {
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  norm_dtypes::dispatch(k, k.grad_out.dtype(), [&]<class X, class O, class W>() { backward<X, O, W>(k); });
 }
 
 }  // namespace refrain

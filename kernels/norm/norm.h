@@ -1,5 +1,9 @@
 // Layer norm over the last dim and batch norm over channels. Statistics are kept in accumulator_t of the input's dtype
 // and computed in two passes: E[x²] - mean² cancels when |mean| >> std.
+//
+// x, out and the parameters share a dtype, any of the four; or, as mixed precision has it, the parameters are f32, out is
+// 16-bit and x either. Gradients have the dtype of what they belong to. All arithmetic is in the accumulator type; an
+// output or a gradient is rounded once, as it is stored.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -55,7 +59,7 @@ struct BatchNormStatistics {
   double eps, momentum;
   Out out;                                 // mean [C] accumulator type
   OptionalOut rstd;                        // [C] accumulator type: 1 / sqrt(biased variance + eps)
-  OptionalOut running_mean, running_var;   // [C] [C] dtype of x, in place
+  OptionalOut running_mean, running_var;   // [C] [C] in place, of x's dtype or the accumulator type
 };
 void validate(const BatchNormStatistics& k);
 Cost cost(const BatchNormStatistics& k);
@@ -64,7 +68,7 @@ void run(Cpu, const BatchNormStatistics& k);
 // mean and rstd of evaluation mode, from the running statistics.
 struct BatchNormRunning {
   static constexpr std::string_view name = "batch_norm_running";
-  In running_mean, running_var;            // [C] [C]
+  In running_mean, running_var;            // [C] [C] any floating dtype
   double eps;
   Out out;                                 // mean [C] accumulator type
   OptionalOut rstd;                        // [C] accumulator type

@@ -2,6 +2,7 @@
 #include <refrain/core/random.h>
 #include <refrain/tests/support/catch.h>
 #include <refrain/tests/support/gradcheck.h>
+#include <refrain/tests/support/values.h>
 
 #include <cmath>
 #include <cstring>
@@ -27,9 +28,7 @@ Tensor test_values(const Shape& shape, DType dtype, int salt) {
   const std::int64_t count = numel_of(shape);
   std::vector<double> values;
   for (std::int64_t i = 0; i < count; ++i) values.push_back(2.0 * key.uniform(std::uint64_t(i)) - 1.0);
-  if (dtype == DType::f64) return from_values(values, shape);
-  check(dtype == DType::f32, "test_values: f64 or f32");
-  return from_values(std::vector<float>(values.begin(), values.end()), shape);
+  return tensor_of(values, shape, dtype);
 }
 
 void gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options) {

@@ -20,7 +20,7 @@ struct GradcheckOptions {
 // all of its elements count. Reports through CHECK.
 void gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 
-// A tensor of fixed pseudo-random values in [-1, 1), the same for the same salt.
+// A tensor of fixed pseudo-random values in [-1, 1), the same for the same salt, rounded to a floating dtype.
 Tensor test_values(const Shape& shape, DType dtype = DType::f64, int salt = 0);
 
 // CHECKs shape, dtype and every bit.

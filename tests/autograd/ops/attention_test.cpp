@@ -153,3 +153,31 @@ TEST_CASE("attention: forward leaves the output and a number a query, backward o
   }
   CHECK(device.live_bytes() - before == qkv.bytes());
 }
+
+TEST_CASE("attention: 16-bit packed and plain forms agree to the bit, plain and checkpointed alike") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const Tensor qkv = test_values({2, 9, 3 * 2 * 5}, dtype, 1), grad_out = test_values({2, 9, 10}, dtype, 2);
+    set_requires_grad(qkv);
+    const AttentionOptions options{.causal = true, .dropout = 0.25, .key_mask = some_mask(2, 9)};
+    const auto packed = [&](const Tensor& x) { return attention_packed(x, 2, options); };
+    const auto plain = [&](const Tensor& x) {
+      const Tensor split = reshape(x, {2, 9, 3, 2, 5});
+      return reshape(attention(select(split, 2, 0), select(split, 2, 1), select(split, 2, 2), options), {2, 9, 10});
+    };
+    const auto run = [&](const auto& f) {
+      seed_random(3);
+      clear_grad(qkv);
+      const Tensor y = f(qkv);
+      CHECK(y.dtype() == dtype);
+      backward(y, {.grad_out = grad_out});
+      return std::pair{y, grad_of(qkv)};
+    };
+    const auto [y, grad] = run(packed);
+    const auto [y_plain, grad_plain] = run(plain);
+    const auto [y_again, grad_again] = run([&](const Tensor& x) { return checkpoint(packed, x); });
+    check_same_bits(y, y_plain);
+    check_same_bits(grad, grad_plain);
+    check_same_bits(y, y_again);
+    check_same_bits(grad, grad_again);
+  }
+}

@@ -1,6 +1,8 @@
 // Layer norm and batch norm as differentiable ops.
 #include <refrain/autograd/checkpoint.h>
+#include <refrain/autograd/ops/elementwise.h>
 #include <refrain/autograd/ops/norm.h>
+#include <refrain/autograd/precision.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/core/view.h>
 #include <refrain/tests/support/gradcheck.h>
@@ -101,4 +103,53 @@ TEST_CASE("batch_norm2d: one value per channel is a clear error in training, lay
   CHECK(message_of([] { batch_norm2d(zeros({1, 3, 1, 1}, DType::f32), {}, {}, {}, {}); }) ==
         "batch_norm: expected more than one value per channel when training, got x [1, 3, 1, 1]");
   for (double v : layer_norm(test_values({1, 3}, DType::f32, 1), {}, {}, 1e-5).to_vector<double>()) CHECK(std::isfinite(v));
+}
+
+TEST_CASE("layer_norm and batch_norm2d: a mixed mode writes 16 bits from f32, and gradients keep their inputs' dtypes") {
+  for (const auto& [mode, half] : {std::pair{Precision::f16_mixed, DType::f16}, std::pair{Precision::bf16_mixed, DType::bf16}}) {
+    for (const DType input : {DType::f32, half}) {
+      const Tensor x = leaf(test_values({6, 5}, input, 1)), weight = leaf(test_values({5}, DType::f32, 2)), bias = leaf(test_values({5}, DType::f32, 3));
+      for (const bool is_layer_norm : {true, false}) {
+        for (const Tensor& t : {x, weight, bias}) clear_grad(t);
+        Tensor y;
+        {
+          const PrecisionScope scope(mode);
+          const RunningStatistics running{zeros({5}, DType::f32), full({5}, 1, DType::f32)};
+          y = is_layer_norm ? layer_norm(x, weight, bias, 1e-5) : batch_norm2d(x, weight, bias, running, {});
+        }
+        CHECK(y.dtype() == half);
+        backward(y, {.grad_out = full({6, 5}, 1, half)});
+        CHECK(grad_of(x).dtype() == input);
+        CHECK(grad_of(weight).dtype() == DType::f32);
+        CHECK(grad_of(bias).to_vector<double>() == std::vector<double>(5, 6.0));
+      }
+    }
+  }
+}
+
+TEST_CASE("layer_norm op: a 16-bit output is rebuilt, and a region replayed, with the same bits") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const bool is_mixed : {false, true}) {
+      const DType wide = is_mixed ? DType::f32 : dtype;
+      const Tensor x = leaf(test_values({20, 31}, wide, 1)), weight = leaf(test_values({31}, wide, 2)), bias = leaf(test_values({31}, wide, 3));
+      // Two ops read the first output, which neither keeps.
+      const auto block = [&](const Tensor& t) {
+        const Tensor once = layer_norm(t, weight, bias, 1e-5);
+        return layer_norm(once, weight, bias, 1e-5) + batch_norm2d(once, weight, bias, {}, {});
+      };
+      const auto grads = [&](bool in_region) {
+        for (const Tensor& t : {x, weight, bias}) clear_grad(t);
+        Tensor y;
+        {
+          const PrecisionScope scope(!is_mixed ? Precision::f32_true : dtype == DType::f16 ? Precision::f16_mixed : Precision::bf16_mixed);
+          y = in_region ? checkpoint(block, x) : block(x);
+        }
+        CHECK(y.dtype() == dtype);
+        backward(y, {.grad_out = test_values({20, 31}, dtype, 4)});
+        return std::vector<Tensor>{y, grad_of(x), grad_of(weight), grad_of(bias)};
+      };
+      const auto plain = grads(false), replayed = grads(true);
+      for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], replayed[i]));
+    }
+  }
 }
