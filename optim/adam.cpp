@@ -3,8 +3,8 @@
 
 namespace refrain {
 
-Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool is_decoupled)
-    : Optimizer(std::move(groups), {"mean", "square"}), options_(options), is_decoupled_(is_decoupled) {
+Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, const UpdateOptions& update, bool is_decoupled)
+    : Optimizer(std::move(groups), {"mean", "square"}, update), options_(options), is_decoupled_(is_decoupled) {
   check(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1, "adam: betas must be in [0, 1), got ",
         options.beta1, " and ", options.beta2);
   check(options.eps >= 0, "adam: eps must not be negative, got ", options.eps);
@@ -13,7 +13,8 @@ Adam::Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool 
 void Adam::update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) {
   launch(AdamUpdate{.grad = grad, .lr = lr, .beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps,
                     .weight_decay = slot.weight_decay, .grad_scale = grad_scale, .is_decoupled = is_decoupled_, .step = slot.num_steps,
-                    .out = slot.parameter, .mean = slot.state[0], .square = slot.state[1]});
+                    .out = slot.parameter, .mean = slot.state[0], .square = slot.state[1],
+                    .master = slot.master, .num_lost = lost_counter(slot), .rounding = rounding_of(slot)});
 }
 
 }  // namespace refrain

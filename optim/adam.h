@@ -13,10 +13,11 @@ struct AdamOptions {
 
 class Adam : public Optimizer {
  public:
-  explicit Adam(std::vector<ParameterGroup> groups, const AdamOptions& options = {}) : Adam(std::move(groups), options, false) {}
+  explicit Adam(std::vector<ParameterGroup> groups, const AdamOptions& options = {}, const UpdateOptions& update = {})
+      : Adam(std::move(groups), options, update, false) {}
 
  protected:
-  Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, bool is_decoupled);
+  Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, const UpdateOptions& update, bool is_decoupled);
   void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) override;
 
  private:
@@ -26,7 +27,8 @@ class Adam : public Optimizer {
 
 class AdamW : public Adam {
  public:
-  explicit AdamW(std::vector<ParameterGroup> groups, const AdamOptions& options = {}) : Adam(std::move(groups), options, true) {}
+  explicit AdamW(std::vector<ParameterGroup> groups, const AdamOptions& options = {}, const UpdateOptions& update = {})
+      : Adam(std::move(groups), options, update, true) {}
 };
 
 }  // namespace refrain

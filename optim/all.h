@@ -7,3 +7,4 @@
 #include <refrain/optim/parameter_group.h>
 #include <refrain/optim/schedule.h>
 #include <refrain/optim/sgd.h>
+#include <refrain/optim/update_options.h>

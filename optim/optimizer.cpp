@@ -1,4 +1,5 @@
 #include <refrain/autograd/tape.h>
+#include <refrain/kernels/convert/convert.h>
 #include <refrain/optim/optimizer.h>
 
 #include <cmath>
@@ -22,7 +23,8 @@ std::int64_t count_in(const OptimizerState& state, const std::string& key) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> state_names) : state_names_(std::move(state_names)) {
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> state_names, const UpdateOptions& options)
+    : options_(options), state_names_(std::move(state_names)) {
   std::set<std::string> seen_names;
   std::set<std::pair<const Storage*, std::int64_t>> seen;
   for (const ParameterGroup& group : groups) {
@@ -42,12 +44,21 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string
       check(parameter.numel() == 0 || seen.insert({parameter.storage().get(), parameter.offset()}).second, "optimizer: parameter '", name,
             "' is already there under another name");
       if (!parameter.requires_grad()) continue;
-      Slot slot{parameter, name, group.weight_decay, group.lr_scale, {}};
+      Slot slot{parameter, name, group.weight_decay, group.lr_scale, {}, {}};
       const KindScope kind(MemoryKind::optimizer_state);
       const ModuleScope module(parameter.storage()->tag().module);
-      for (std::size_t s = 0; s < state_names_.size(); ++s) slot.state.push_back(zeros(parameter.shape(), parameter.dtype(), parameter.device()));
+      const DType state_dtype = options_.state == StateDType::f32 ? accumulator_dtype(parameter.dtype()) : parameter.dtype();
+      for (std::size_t s = 0; s < state_names_.size(); ++s) slot.state.push_back(zeros(parameter.shape(), state_dtype, parameter.device()));
+      if (options_.master && is_16_bit(parameter.dtype())) slot.master = empty(parameter.shape(), DType::f32, parameter.device());
       slots_.push_back(std::move(slot));
     }
+  }
+  reset_masters();
+}
+
+void Optimizer::reset_masters() {
+  for (const Slot& slot : slots_) {
+    if (slot.master.defined()) launch(Convert{.x = slot.parameter.without_autograd(), .out = slot.master});
   }
 }
 
@@ -56,14 +67,23 @@ void Optimizer::step(double lr, double grad_scale) {
   check(std::isfinite(grad_scale), "optimizer: grad_scale must be finite, got ", grad_scale);
   const PhaseScope phase(Phase::update);
   ++num_steps_;
+  num_updated_elements_ = num_lost_updates_ = 0;
+  num_lost_ = Tensor();
   for (Slot& slot : slots_) {
     const Tensor grad = grad_of(slot.parameter);
     if (!grad.defined()) continue;
+    if (is_16_bit(slot.parameter.dtype()) && !num_lost_.defined()) {
+      const KindScope kind(MemoryKind::workspace);
+      num_lost_ = zeros({1}, DType::i64, slot.parameter.device());
+    }
+    if (slot.parameter.has_bytes()) num_updated_elements_ += slot.parameter.numel();
     const ModuleScope module(slot.parameter.storage()->tag().module);
     ++slot.num_steps;
     update(slot, contiguous_values(grad), lr * slot.lr_scale, grad_scale);
     slot.parameter.storage()->bump_version();
   }
+  if (num_lost_.defined() && num_lost_.has_bytes()) num_lost_updates_ = *num_lost_.data<std::int64_t>();
+  num_lost_ = Tensor();
 }
 
 void Optimizer::zero_grad() {
@@ -76,13 +96,22 @@ std::vector<Tensor> Optimizer::parameters() const {
   return parameters;
 }
 
+std::vector<NamedTensor> Optimizer::state_tensors() const {
+  std::vector<NamedTensor> tensors;
+  for (const Slot& slot : slots_) {
+    for (std::size_t s = 0; s < state_names_.size(); ++s) tensors.push_back({slot.name + "." + state_names_[s], slot.state[s]});
+    if (slot.master.defined()) tensors.push_back({slot.name + ".master", slot.master});
+  }
+  return tensors;
+}
+
 OptimizerState Optimizer::state_dict() const {
   OptimizerState state;
   state.scalars[std::string(kNumSteps)] = double(num_steps_);
   for (const Slot& slot : slots_) {
     if (!state_names_.empty()) state.scalars[steps_key(slot.name)] = double(slot.num_steps);
-    for (std::size_t s = 0; s < state_names_.size(); ++s) state.tensors.push_back({slot.name + "." + state_names_[s], slot.state[s]});
   }
+  state.tensors = state_tensors();
   return state;
 }
 
@@ -90,7 +119,7 @@ void Optimizer::load_state(const OptimizerState& state) {
   std::map<std::string, Tensor> given;
   for (const NamedTensor& entry : state.tensors) check(given.insert({entry.name, entry.tensor}).second, "optimizer: state has '", entry.name, "' twice");
   std::size_t expected = 0;
-  for (const NamedTensor& own : state_dict().tensors) {
+  for (const NamedTensor& own : state_tensors()) {
     const auto found = given.find(own.name);
     check(found != given.end(), "optimizer: state has no '", own.name, "'");
     const Tensor& tensor = found->second;
@@ -99,14 +128,14 @@ void Optimizer::load_state(const OptimizerState& state) {
     ++expected;
   }
   if (given.size() != expected) {
-    for (const NamedTensor& own : state_dict().tensors) given.erase(own.name);
+    for (const NamedTensor& own : state_tensors()) given.erase(own.name);
     fail("optimizer: state has unexpected '", given.begin()->first, "'");
   }
   const std::int64_t num_steps = count_in(state, std::string(kNumSteps));
   std::vector<std::int64_t> slot_steps;
   for (const Slot& slot : slots_) slot_steps.push_back(state_names_.empty() ? 0 : count_in(state, steps_key(slot.name)));
 
-  for (const NamedTensor& own : state_dict().tensors) {
+  for (const NamedTensor& own : state_tensors()) {
     const Tensor& tensor = given.at(own.name);
     if (tensor.storage() != own.tensor.storage()) copy_values(own.tensor, tensor);
   }

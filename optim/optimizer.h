@@ -3,6 +3,7 @@
 #pragma once
 
 #include <refrain/optim/parameter_group.h>
+#include <refrain/optim/update_options.h>
 
 #include <cstdint>
 #include <map>
@@ -13,7 +14,7 @@ namespace refrain {
 
 // Everything a step depends on besides parameters and gradients.
 struct OptimizerState {
-  std::vector<NamedTensor> tensors;       // `parameter name`.`state`, such as blocks.0.fc1.weight.mean
+  std::vector<NamedTensor> tensors;       // `parameter name`.`state`, such as blocks.0.fc1.weight.mean; `master`
   std::map<std::string, double> scalars;  // num_steps; optimizers may add their own
 };
 
@@ -32,6 +33,11 @@ class Optimizer {
 
   // Calls of step() so far.
   std::int64_t num_steps() const { return num_steps_; }
+  // Of the last step: elements of parameters that were updated, and how many of those had an update that is not zero and
+  // yet kept their value, lost to rounding. Only parameters of 16 bits are looked at for losses; with a master copy it is
+  // the master that must move. Both 0 on a plan device's parameters.
+  std::int64_t num_updated_elements() const { return num_updated_elements_; }
+  std::int64_t num_lost_updates() const { return num_lost_updates_; }
   std::vector<Tensor> parameters() const;
 
   // The state's tensors are the optimizer's own, not copies: a file may be read straight into them.
@@ -39,6 +45,9 @@ class Optimizer {
   // Takes over a state of the same parameters. Throws InvalidArgument naming what is missing, unexpected or of another
   // shape or dtype, before anything is changed.
   void load_state(const OptimizerState& state);
+  // Takes the parameters' present values over into their master copies: needed when somebody other than step() has changed
+  // parameters (loaded weights, averaged replicas), as the next step would otherwise bring the masters' values back.
+  void reset_masters();
 
  protected:
   struct Slot {
@@ -46,21 +55,30 @@ class Optimizer {
     std::string name;
     double weight_decay, lr_scale;
     std::vector<Tensor> state;  // one tensor of the parameter's shape for each of state_names
+    Tensor master;              // f32; undefined when there is none
     std::int64_t num_steps = 0; // updates of this parameter, which may lack a gradient in some steps
   };
 
   // `state_names`: what is kept for each parameter, zeros at first, of kind optimizer_state. Parameters that want no
   // gradient (frozen) are left out and get no state. Throws InvalidArgument for a parameter that comes twice or is not
   // contiguous.
-  Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> state_names);
+  Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> state_names, const UpdateOptions& options);
 
-  // One update; slot.num_steps counts it already.
+  // One update; slot.num_steps counts it already. `grad` has the parameter's dtype.
   virtual void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) = 0;
 
+  // For update(): how the running step rounds this parameter, and where lost updates are counted (undefined: they are not).
+  UpdateRounding rounding_of(const Slot& slot) const { return {options_.rounding, update_key(options_.seed, num_steps_, slot.name)}; }
+  Tensor lost_counter(const Slot& slot) const { return is_16_bit(slot.parameter.dtype()) ? num_lost_ : Tensor(); }
+
  private:
+  std::vector<NamedTensor> state_tensors() const;
+
+  UpdateOptions options_;
   std::vector<std::string> state_names_;
   std::vector<Slot> slots_;
-  std::int64_t num_steps_ = 0;
+  std::int64_t num_steps_ = 0, num_updated_elements_ = 0, num_lost_updates_ = 0;
+  Tensor num_lost_;  // i64, one element, while a step runs
 };
 
 }  // namespace refrain

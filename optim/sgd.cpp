@@ -3,8 +3,8 @@
 
 namespace refrain {
 
-Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
-    : Optimizer(std::move(groups), options.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{}),
+Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options, const UpdateOptions& update)
+    : Optimizer(std::move(groups), options.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{}, update),
       options_(options) {
   check(options.momentum >= 0 && options.momentum < 1, "sgd: momentum must be in [0, 1), got ", options.momentum);
   check(!options.nesterov || options.momentum != 0, "sgd: nesterov needs momentum");
@@ -12,7 +12,8 @@ Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
 
 void Sgd::update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) {
   launch(SgdUpdate{.grad = grad, .lr = lr, .weight_decay = slot.weight_decay, .momentum = options_.momentum, .grad_scale = grad_scale,
-                   .nesterov = options_.nesterov, .out = slot.parameter, .momentum_buffer = slot.state.empty() ? Tensor() : slot.state[0]});
+                   .nesterov = options_.nesterov, .out = slot.parameter, .momentum_buffer = slot.state.empty() ? Tensor() : slot.state[0],
+                   .master = slot.master, .num_lost = lost_counter(slot), .rounding = rounding_of(slot)});
 }
 
 }  // namespace refrain

@@ -14,7 +14,7 @@ struct SgdOptions {
 // p -= lr · (g + momentum · m) (Sutskever et al. 2013, as PyTorch writes it). The state is `momentum_buffer`.
 class Sgd : public Optimizer {
  public:
-  explicit Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
+  explicit Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options = {}, const UpdateOptions& update = {});
 
  protected:
   void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) override;
