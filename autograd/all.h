@@ -2,7 +2,9 @@
 #pragma once
 
 #include <refrain/autograd/checkpoint.h>
+#include <refrain/autograd/finite_watch.h>
 #include <refrain/autograd/op.h>
+#include <refrain/autograd/precision.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/stage.h>
 #include <refrain/autograd/tape.h>

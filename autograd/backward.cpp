@@ -1,6 +1,7 @@
 // backward(): two walks over the tape in reverse time order. The first changes nothing: it finds what the output
 // depends on, skeletons included, and counts the contributions each leaf will get. The second makes them.
 #include <refrain/autograd/accumulate.h>
+#include <refrain/autograd/finite_watch.h>
 #include <refrain/autograd/region.h>
 #include <refrain/autograd/tape.h>
 
@@ -117,12 +118,14 @@ class Backward {
   void deliver(const std::shared_ptr<ValueSlot>& slot, Tensor grad) {
     if (slot->is_leaf()) {
       if (grad.defined()) accumulate_leaf(slot->grad, std::move(grad));
+      if (watch_ != nullptr) watch_->look("sum of gradients", {&slot->grad, 1}, "gradient of a leaf", {}, "");
       if (--slot->num_pending == 0) announce(*slot);
       return;
     }
     Record::Output& out = slot->record->outputs[std::size_t(slot->output)];
     out.is_reached = true;
     if (grad.defined()) accumulate(out.grad, std::move(grad));
+    if (watch_ != nullptr) watch_->look("sum of gradients", {&out.grad, 1}, "gradient", {}, "");
     agenda_.add(slot->record);
   }
 
@@ -143,6 +146,7 @@ class Backward {
         grads.push_back(grad.defined() ? contiguous_values(grad) : Tensor());
       }
       std::vector<Tensor> input_grads = record->backward(grads);
+      if (watch_ != nullptr) look(*record, grads, input_grads);
       grads.clear();
       invariant(input_grads.size() == record->edges.size(), record->info.name, " has ", record->edges.size(), " inputs and gave ",
                 input_grads.size(), " gradients");
@@ -157,6 +161,13 @@ class Backward {
     }
     clear(*record);
     if (!options_.retain && !record->is_released) record->release();
+  }
+
+  void look(const Record& record, std::vector<Tensor> read, const std::vector<Tensor>& input_grads) const {
+    for (const auto& entry : record.saved) read.push_back(entry->get());
+    std::vector<const Tensor*> inputs;
+    for (const Tensor& t : read) inputs.push_back(&t);
+    watch_->look(record.info.name, input_grads, "gradient of input", inputs, "gradient or saved value");
   }
 
   // A gradient of another dtype would take the wrong number of bytes, or lose the bits it was kept in f32 for.
@@ -193,6 +204,7 @@ class Backward {
   }
 
   const BackwardOptions& options_;
+  FiniteWatch* watch_ = detail::autograd_state().watch;
   std::shared_ptr<ValueSlot> root_;
   std::unordered_map<const ValueSlot*, Tensor> leaf_of_;
   std::vector<std::shared_ptr<ValueSlot>> reached_leaves_;

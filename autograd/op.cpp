@@ -1,3 +1,4 @@
+#include <refrain/autograd/finite_watch.h>
 #include <refrain/autograd/op.h>
 #include <refrain/autograd/session.h>
 #include <refrain/autograd/tape.h>
@@ -102,6 +103,7 @@ std::shared_ptr<SavedEntry> ApplyFrame::save(const Tensor& t) {
 void ApplyFrame::finish(std::span<Tensor> outputs, const std::shared_ptr<Record>& record) {
   if (is_nested_) return;
   AutogradState& state = autograd_state();
+  if (state.watch != nullptr) state.watch->look(info_.name, outputs, "output", inputs_, "input");
   // An output that is an input, or known to the tape, gets an identity of its own.
   for (Tensor& output : outputs) {
     bool is_input = false;

@@ -13,6 +13,8 @@
 
 namespace refrain {
 
+class FiniteWatch;
+
 using KeepList = std::vector<std::string>;
 // Whether a keep-list names this op. `matmul` stands for every op that is a matrix product (linear, convolutions),
 // `attention` for both forms of attention; other names are op names.
@@ -30,6 +32,7 @@ struct AutogradState {
   ApplyFrame* frame = nullptr;
   bool is_in_backward = false;
   std::optional<DType> autocast;   // the 16-bit dtype of a mixed precision mode
+  FiniteWatch* watch = nullptr;    // the innermost
   std::shared_ptr<std::atomic<std::int64_t>> live_records = std::make_shared<std::atomic<std::int64_t>>(0);
 };
 AutogradState& autograd_state();
