@@ -2,6 +2,7 @@
 #include <refrain/autograd/ops/matmul.h>
 #include <refrain/autograd/ops/reduce.h>
 #include <refrain/core/view.h>
+#include <refrain/kernels/convert/convert.h>
 #include <refrain/kernels/matmul/matmul.h>
 
 namespace refrain {
@@ -30,11 +31,17 @@ Shape product_shape(const Tensor& a, const Tensor& b) {
   return shape;
 }
 
-// a b summed to `shape`, where a batch dim was broadcast.
+// a b summed to `shape`, where a batch dim was broadcast: such a sum is f32 to its end.
 Tensor product(const Tensor& a, const Tensor& b, const Shape& shape) {
-  const Tensor out = empty(product_shape(a, b), a.dtype(), a.device());
+  const Shape full = product_shape(a, b);
+  const bool is_wide_sum = full != shape && is_16_bit(a.dtype());
+  const Tensor out = empty(full, is_wide_sum ? DType::f32 : a.dtype(), a.device());
   launch(Matmul{.a = a, .b = b, .out = out});
-  return sum_to(out, shape);
+  const Tensor sum = sum_to(out, shape);
+  if (!is_wide_sum) return sum;
+  const Tensor rounded = empty(shape, a.dtype(), a.device());
+  launch(Convert{.x = sum, .out = rounded});
+  return rounded;
 }
 
 struct MatmulOp {
@@ -82,9 +89,9 @@ struct MatmulOp {
   static Tensor rows_product(const Tensor& a, const Tensor& grad) {
     const Tensor out = empty({a.dim(1), grad.dim(1)}, a.dtype(), a.device());
     Tensor scratch;
-    if (const std::int64_t size = LinearBackwardWeight::scratch_size(a.dim(0), a.dim(1), grad.dim(1))) {
+    if (const std::int64_t size = LinearBackwardWeight::scratch_size(a.dim(0), a.dim(1), grad.dim(1), a.dtype())) {
       const KindScope kind(MemoryKind::workspace);
-      scratch = empty({size}, a.dtype(), a.device());
+      scratch = empty({size}, accumulator_dtype(a.dtype()), a.device());
     }
     launch(LinearBackwardWeight{.grad_out = a, .x = grad, .out = out, .grad_bias = {}, .scratch = scratch});
     return out;

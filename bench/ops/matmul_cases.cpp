@@ -32,7 +32,7 @@ Prepared backward_input(const Layer& l) {
 
 Prepared backward_weight(const Layer& l) {
   const Tensor grad = uniform({l.rows, l.out}), x = uniform({l.rows, l.in}), out = empty({l.out, l.in}, DType::f32), bias = empty({l.out}, DType::f32);
-  const Tensor scratch = empty({LinearBackwardWeight::scratch_size(l.rows, l.out, l.in)}, DType::f32);
+  const Tensor scratch = empty({LinearBackwardWeight::scratch_size(l.rows, l.out, l.in, DType::f32)}, DType::f32);
   return prepared(LinearBackwardWeight{.grad_out = grad, .x = x, .out = out, .grad_bias = bias, .scratch = scratch}, {grad, x, out, bias, scratch});
 }
 

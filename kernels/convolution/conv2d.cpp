@@ -201,7 +201,7 @@ std::int64_t ConvolutionGeometry::scratch_size() const { return window() * max_p
 
 std::int64_t ConvolutionGeometry::weight_scratch_size() const {
   const std::int64_t positions = max_positions(*this);
-  return (window() + O) * positions + gemm_scratch_size(O, window(), positions);
+  return (window() + O) * positions + gemm_scratch_size(O, window(), positions, DType::f32);
 }
 
 void run(Cpu, const Conv2dForward& k) {

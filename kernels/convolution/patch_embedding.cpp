@@ -88,7 +88,7 @@ std::int64_t PatchGeometry::chunk_rows() const {
 
 std::int64_t PatchGeometry::scratch_size() const { return chunk_rows() * window(); }
 
-std::int64_t PatchGeometry::weight_scratch_size() const { return scratch_size() + D + gemm_scratch_size(D, window(), chunk_rows()); }
+std::int64_t PatchGeometry::weight_scratch_size() const { return scratch_size() + D + gemm_scratch_size(D, window(), chunk_rows(), DType::f32); }
 
 void run(Cpu, const PatchEmbeddingForward& k) {
   if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });

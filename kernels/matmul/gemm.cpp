@@ -1,5 +1,5 @@
-// Tiling of gemm(). The builtin kernel gives every element of C the same bits in any tile. oneDNN's and Eigen's sums per row do not depend on which rows share a call as long as a call has
-// 24, 48 … 192 rows (from 193 on oneDNN blocks k differently; an incomplete block of rows takes other kernels). So
+// Tiling of gemm(). The builtin kernel gives every element of C the same bits in any tile. oneDNN's and Eigen's sums per
+// row do not depend on which rows share a call as long as a call has 24, 48 … 192 rows (from 193 on oneDNN blocks k differently; an incomplete block of rows takes other kernels). So
 // tiles hold at most 192 rows, and the rows left over by 24 are computed as part of a block of 24 that is put aside.
 #include <refrain/kernels/matmul/gemm.h>
 
@@ -12,11 +12,13 @@
 
 namespace refrain {
 
+using detail::block_of, detail::element, detail::Range;
+
 namespace {
 
 constexpr std::int64_t kRowUnit = 24;
 constexpr std::int64_t kMaxTileRows = 192;
-constexpr std::int64_t kTileCols = 384;
+constexpr std::int64_t kTileCols = detail::kMaxTileCols;
 // The builtin kernel sets no bounds; a tile is wide enough to use a row of A often, and high enough to pay for packing B.
 constexpr std::int64_t kBuiltinCols = 192;
 constexpr std::int64_t kBuiltinRowUnit = 84;  // whole micro tiles of 14 or 6 rows
@@ -33,13 +35,14 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 // How a product of these extents is cut. The height of tiles leaves no trace in the bits, their width and the depth
 // of chunks do; none depends on the number of threads.
 struct Tiling {
-  Tiling(std::int64_t m, std::int64_t n, std::int64_t k, bool split_k, bool is_builtin) {
+  Tiling(std::int64_t m, std::int64_t n, std::int64_t k, bool split_k, bool is_builtin, bool is_half) {
     if (is_builtin) {
       tile_cols = kBuiltinCols;
       cols = ceil_div(n, tile_cols);
       const double flops = 2.0 * double(m) * double(std::min(n, tile_cols)) * double(k);
       const std::int64_t wanted = std::min(ceil_div(kWantedTiles, cols), std::int64_t(flops / kPieceFlops) + 1);
       tile_rows = ceil_div(ceil_div(m, wanted), kBuiltinRowUnit) * kBuiltinRowUnit;
+      if (is_half) tile_rows = std::min(tile_rows, detail::kMaxTileSums / kBuiltinCols / kBuiltinRowUnit * kBuiltinRowUnit);
     } else {
       tile_cols = kTileCols;
       cols = ceil_div(n, tile_cols);
@@ -66,11 +69,11 @@ struct Tiling {
 // Never by m: a row's bits must not depend on how many there are. oneDNN's kernels are up to a fifth faster, above all
 // where A is transposed; for the smallest weights its calls cost more than they gain, and the builtin kernel wins.
 // Without oneDNN, and in f64, the builtin kernel is ahead of Eigen.
-template <class T>
-GemmEngine chosen_engine(const GemmArgs<T>& args) {
+template <class S, class C>
+GemmEngine chosen_engine(const GemmArgs<S, C>& args) {
   if (args.engine != GemmEngine::automatic) return args.engine;
   const bool suits_onednn = args.split_k || args.n * args.k > 64 * 64;
-  return sizeof(T) == 4 && has_onednn() && suits_onednn ? GemmEngine::onednn : GemmEngine::builtin;
+  return !std::is_same_v<S, double> && has_onednn() && suits_onednn ? GemmEngine::onednn : GemmEngine::builtin;
 }
 
 bool is_builtin(GemmEngine engine) { return engine == GemmEngine::builtin; }
@@ -81,11 +84,6 @@ void run_library(GemmEngine engine, const detail::TileCall<float>& call) {
 }
 
 void run_library(GemmEngine, const detail::TileCall<double>& call) { detail::eigen_tile(call); }
-
-template <class T>
-const T* element(const GemmOperand<T>& operand, std::int64_t row, std::int64_t col) {
-  return operand.data + (operand.transposed ? col * operand.ld + row : row * operand.ld + col);
-}
 
 // Rows of op(A) copied into a block of 24, zeros below. Only products of fewer than 24 rows come here. The buffer is
 // the thread's own, at most 24 x kMaxDepth elements.
@@ -105,23 +103,10 @@ GemmOperand<T> padded_rows(const GemmOperand<T>& a, std::int64_t rows, std::int6
   return {buffer.data(), k, false};
 }
 
-struct Range {
-  std::int64_t begin, end;
-  std::int64_t size() const { return end - begin; }
-};
+}  // namespace
 
-// The block i x j of op(A)[:, p] op(B)[p, :], to be put at c.
 template <class T>
-detail::TileCall<T> block_of(const GemmArgs<T>& args, Range i, Range j, Range p, T beta, T* c, std::int64_t ldc) {
-  return {.m = i.size(), .n = j.size(), .k = p.size(), .alpha = args.alpha,
-          .a = {element(args.a, i.begin, p.begin), args.a.ld, args.a.transposed},
-          .b = {element(args.b, p.begin, j.begin), args.b.ld, args.b.transposed},
-          .beta = beta, .c = c, .ldc = ldc};
-}
-
-// A block by a library.
-template <class T>
-void multiply_block(const GemmArgs<T>& args, Range i, Range j, Range p, T beta, T* c, std::int64_t ldc) {
+void detail::library_block(const GemmArgs<T>& args, Range i, Range j, Range p, T beta, T* c, std::int64_t ldc) {
   detail::TileCall<T> call = block_of(args, i, j, p, beta, c, ldc);
   // With split_k rows are no batch: their bits need not be their own.
   if (!args.split_k) call.m = call.m / kRowUnit * kRowUnit;
@@ -149,6 +134,11 @@ void multiply_block(const GemmArgs<T>& args, Range i, Range j, Range p, T beta, 
   for (std::int64_t r = 0; r < rest; ++r) std::copy_n(mine + r * call.n, call.n, c_rest + r * ldc);
 }
 
+template void detail::library_block(const GemmArgs<float>&, Range, Range, Range, float, float*, std::int64_t);
+template void detail::library_block(const GemmArgs<double>&, Range, Range, Range, double, double*, std::int64_t);
+
+namespace {
+
 template <class T>
 void scale_block(T* c, std::int64_t ldc, std::int64_t m, std::int64_t n, T beta) {
   for (std::int64_t i = 0; i < m; ++i) {
@@ -156,19 +146,17 @@ void scale_block(T* c, std::int64_t ldc, std::int64_t m, std::int64_t n, T beta)
   }
 }
 
-// One tile and one chunk of k; chunk 0 goes to C, the others to the scratch.
+// Chunk 0 of k goes to C where that is of the sums' type, the others to the scratch, which starts with this chunk.
+template <class C>
+constexpr std::int64_t kFirstPartial = is_half<C> ? 0 : 1;
+
 template <class T>
-void run_tile(const GemmArgs<T>& args, const Tiling& tiling, std::int64_t tile, std::int64_t chunk) {
-  const std::int64_t tile_row = tile / tiling.cols, tile_col = tile % tiling.cols;
-  const Range i{tile_row * tiling.tile_rows, std::min(args.m, (tile_row + 1) * tiling.tile_rows)};
-  const Range j{tile_col * tiling.tile_cols, std::min(args.n, (tile_col + 1) * tiling.tile_cols)};
-  const Range p{chunk * tiling.chunk, std::min(args.k, (chunk + 1) * tiling.chunk)};
-  T* partial = chunk == 0 ? nullptr : args.scratch + (chunk - 1) * (args.m * args.n + args.m);
-  T* c = chunk == 0 ? args.c : partial;
-  const std::int64_t ldc = chunk == 0 ? args.ldc : args.n;
+void wide_tile(const GemmArgs<T>& args, Range i, Range j, Range p, T* partial) {
+  T* c = partial ? partial : args.c;
+  const std::int64_t ldc = partial ? args.n : args.ldc;
   c += i.begin * ldc + j.begin;
-  T beta = chunk == 0 ? args.beta : T(0);
-  const T* bias = args.bias ? args.bias + j.begin : nullptr;
+  T beta = partial ? T(0) : args.beta;
+  const T* bias = args.bias ? args.bias.narrow() + j.begin : nullptr;
 
   if (args.alpha == T(0) || args.k == 0) {
     scale_block(c, ldc, i.size(), j.size(), beta);
@@ -178,12 +166,12 @@ void run_tile(const GemmArgs<T>& args, const Tiling& tiling, std::int64_t tile, 
     if (start) bias = nullptr;
   } else {
     for (std::int64_t begin = p.begin; begin < p.end; begin += kMaxDepth) {
-      multiply_block(args, i, j, {begin, std::min(p.end, begin + kMaxDepth)}, beta, c, ldc);
+      detail::library_block(args, i, j, {begin, std::min(p.end, begin + kMaxDepth)}, beta, c, ldc);
       beta = T(1);
     }
   }
-  if (args.a_row_sums && tile_col == 0) {
-    T* sums = chunk == 0 ? args.a_row_sums : partial + args.m * args.n;
+  if (args.a_row_sums && j.begin == 0) {
+    T* sums = partial ? partial + args.m * args.n : args.a_row_sums;
     detail::column_sums(element(args.a, i.begin, p.begin), args.a.ld, p.size(), i.size(), sums + i.begin);
   }
   if (bias || args.activation != Activation::none || args.pre_activation) {
@@ -192,8 +180,40 @@ void run_tile(const GemmArgs<T>& args, const Tiling& tiling, std::int64_t tile, 
   }
 }
 
-template <class T>
-void add_partials(const GemmArgs<T>& args, const Tiling& tiling) {
+// One tile and one chunk of k.
+template <class S, class C>
+void run_tile(const GemmArgs<S, C>& args, const Tiling& tiling, std::int64_t tile, std::int64_t chunk) {
+  const std::int64_t tile_row = tile / tiling.cols, tile_col = tile % tiling.cols;
+  const Range i{tile_row * tiling.tile_rows, std::min(args.m, (tile_row + 1) * tiling.tile_rows)};
+  const Range j{tile_col * tiling.tile_cols, std::min(args.n, (tile_col + 1) * tiling.tile_cols)};
+  const Range p{chunk * tiling.chunk, std::min(args.k, (chunk + 1) * tiling.chunk)};
+  const bool is_partial = tiling.chunks > 1 && chunk >= kFirstPartial<C>;
+  auto* partial = is_partial ? args.scratch + (chunk - kFirstPartial<C>) * (args.m * args.n + args.m) : nullptr;
+  if constexpr (is_half<S>) detail::half_tile(args, i, j, p, partial);
+  else wide_tile(args, i, j, p, partial);
+}
+
+// Sums that C cannot hold: all partials into the first, which is then rounded.
+template <class S, class C>
+  requires is_half<C>
+void add_partials(const GemmArgs<S, C>& args, const Tiling& tiling) {
+  parallel_for(args.m, std::max<std::int64_t>(1, 65536 / (args.n * tiling.chunks)), [&](std::int64_t begin, std::int64_t end) {
+    float* sums = args.scratch + begin * args.n;
+    float* row_sums = args.scratch + args.m * args.n;
+    for (std::int64_t chunk = 1; chunk < tiling.chunks; ++chunk) {
+      const std::int64_t offset = chunk * (args.m * args.n + args.m);
+      for (std::int64_t j = 0; j < (end - begin) * args.n; ++j) sums[j] += sums[offset + j];
+      for (std::int64_t i = begin; i < end; ++i) row_sums[i] += row_sums[offset + i];
+    }
+    detail::finish_tile(detail::Finish<C>{.alpha = 1, .beta = args.beta, .bias = nullptr, .activation = Activation::none,
+                                          .c = args.c + begin * args.ldc, .pre = nullptr, .ldc = args.ldc},
+                        sums, args.n, end - begin, args.n);
+    for (std::int64_t i = begin; args.a_row_sums && i < end; ++i) args.a_row_sums[i] = C(row_sums[i]);
+  });
+}
+
+template <class S, class T>
+void add_partials(const GemmArgs<S, T>& args, const Tiling& tiling) {
   parallel_for(args.m, std::max<std::int64_t>(1, 65536 / (args.n * tiling.chunks)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t chunk = 1; chunk < tiling.chunks; ++chunk) {
       const T* partial = args.scratch + (chunk - 1) * (args.m * args.n + args.m);
@@ -213,9 +233,9 @@ void check_operand(const char* name, const GemmOperand<T>& operand, std::int64_t
   check(operand.ld >= width, "gemm: leading dimension of ", name, " must be at least ", width, ", got ", operand.ld);
 }
 
-template <class T>
-void check_args(const GemmArgs<T>& args) {
-  check(args.engine != GemmEngine::onednn || (has_onednn() && sizeof(T) == 4), "gemm: ",
+template <class S, class C>
+void check_args(const GemmArgs<S, C>& args) {
+  check(args.engine != GemmEngine::onednn || (has_onednn() && !std::is_same_v<S, double>), "gemm: ",
         has_onednn() ? "oneDNN has no f64 products" : "this build has no oneDNN");
   check(args.m >= 0 && args.n >= 0 && args.k >= 0, "gemm: expected extents >= 0, got ", args.m, " x ", args.n, " x ", args.k);
   check_operand("A", args.a, args.m, args.k);
@@ -227,46 +247,47 @@ void check_args(const GemmArgs<T>& args) {
 
 }  // namespace
 
-std::int64_t gemm_scratch_size(std::int64_t m, std::int64_t n, std::int64_t k) {
+std::int64_t gemm_scratch_size(std::int64_t m, std::int64_t n, std::int64_t k, DType c) {
   if (m == 0 || n == 0 || k == 0) return 0;
-  // Whichever engine wants more.
-  return (std::max(Tiling(m, n, k, true, true).chunks, Tiling(m, n, k, true, false).chunks) - 1) * (m * n + m);
+  // Whichever engine wants more; tiles of 16-bit operands are never more or larger chunks.
+  const std::int64_t chunks = std::max(Tiling(m, n, k, true, true, false).chunks, Tiling(m, n, k, true, false, false).chunks);
+  return chunks == 1 ? 0 : (chunks - (is_16_bit(c) ? 0 : 1)) * (m * n + m);
 }
 
-template <class T>
-void gemm(const GemmArgs<T>& wanted) {
+template <class S, class C>
+void gemm(const GemmArgs<S, C>& wanted) {
   if (!wanted.split_k) {
-    gemm_batch<T>(1, [&](std::int64_t) { return wanted; });
+    gemm_batch<S, C>(1, [&](std::int64_t) { return wanted; });
     return;
   }
   check_args(wanted);
-  GemmArgs<T> args = wanted;
+  GemmArgs<S, C> args = wanted;
   args.engine = chosen_engine(wanted);
   if (args.m == 0) return;
   if (args.n == 0) {
     if (args.a_row_sums) detail::column_sums(args.a.data, args.a.ld, args.k, args.m, args.a_row_sums);
     return;
   }
-  const Tiling tiling(args.m, args.n, args.k, true, is_builtin(args.engine));
+  const Tiling tiling(args.m, args.n, args.k, true, is_builtin(args.engine), is_half<S>);
   check(tiling.chunks == 1 || args.scratch, "gemm: split_k of ", args.m, " x ", args.n, " x ", args.k, " needs scratch");
   parallel_pieces(tiling.tiles() * tiling.chunks,
                   [&](std::int64_t piece) { run_tile(args, tiling, piece % tiling.tiles(), piece / tiling.tiles()); });
   if (tiling.chunks > 1) add_partials(args, tiling);
 }
 
-template <class T>
-void detail::gemm_batch(std::int64_t count, GemmArgs<T> (*get)(const void* context, std::int64_t i), const void* context) {
+template <class S, class C>
+void detail::gemm_batch(std::int64_t count, GemmArgs<S, C> (*get)(const void* context, std::int64_t i), const void* context) {
   if (count == 0) return;
-  const GemmArgs<T> first = get(context, 0);
+  const GemmArgs<S, C> first = get(context, 0);
   check_args(first);
   if (first.m == 0 || first.n == 0) return;
   const GemmEngine engine = chosen_engine(first);
-  const Tiling tiling(first.m, first.n, first.k, false, is_builtin(engine));
+  const Tiling tiling(first.m, first.n, first.k, false, is_builtin(engine), is_half<S>);
   const double flops = 2.0 * double(std::min(first.m, tiling.tile_rows)) * double(std::min(first.n, tiling.tile_cols)) * double(first.k);
   const std::int64_t grain = std::max<std::int64_t>(1, std::int64_t(kPieceFlops / (flops + 1000.0)));
   parallel_for(count * tiling.tiles(), grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
-      GemmArgs<T> args = get(context, t / tiling.tiles());
+      GemmArgs<S, C> args = get(context, t / tiling.tiles());
       args.engine = engine;
       run_tile(args, tiling, t % tiling.tiles(), 0);
     }
@@ -275,7 +296,15 @@ void detail::gemm_batch(std::int64_t count, GemmArgs<T> (*get)(const void* conte
 
 template void gemm(const GemmArgs<float>&);
 template void gemm(const GemmArgs<double>&);
+template void gemm(const GemmArgs<f16>&);
+template void gemm(const GemmArgs<bf16>&);
+template void gemm(const GemmArgs<f16, float>&);
+template void gemm(const GemmArgs<bf16, float>&);
 template void detail::gemm_batch(std::int64_t, GemmArgs<float> (*)(const void*, std::int64_t), const void*);
 template void detail::gemm_batch(std::int64_t, GemmArgs<double> (*)(const void*, std::int64_t), const void*);
+template void detail::gemm_batch(std::int64_t, GemmArgs<f16> (*)(const void*, std::int64_t), const void*);
+template void detail::gemm_batch(std::int64_t, GemmArgs<bf16> (*)(const void*, std::int64_t), const void*);
+template void detail::gemm_batch(std::int64_t, GemmArgs<f16, float> (*)(const void*, std::int64_t), const void*);
+template void detail::gemm_batch(std::int64_t, GemmArgs<bf16, float> (*)(const void*, std::int64_t), const void*);
 
 }  // namespace refrain

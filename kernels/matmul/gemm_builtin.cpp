@@ -1,9 +1,9 @@
-// The engine's own product, f32 and f64. Each element of C is a chain of fused multiply-adds over k, cut into steps
+// The engine's own product. 16-bit operands are widened to f32 as they are packed. Each element of C is a chain of fused multiply-adds over k, cut into steps
 // whose length depends on k alone: its bits depend on its row of op(A), its column of op(B) and on k, on nothing else.
 //
 // A block of op(B) is packed into panels two vectors wide, then `kRows` rows of A at a time run along it; rows of A are
 // read where they lie (the scheme of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008,
-// without packing A unless it is transposed).
+// without packing A unless it is transposed or 16-bit).
 #include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/matmul/gemm_engine.h>
 
@@ -104,11 +104,12 @@ MicroTile<T> micro_tile_for(std::int64_t rows, std::integer_sequence<int, i...>)
   return tiles[rows - 1];
 }
 
-// The transpose of 4 x 4 floats or 2 x 2 doubles.
-HWY_INLINE void transpose_block(const float* from, std::int64_t ld, float* to, std::int64_t width) {
+// The transpose of 4 x 4 floats (or 16-bit numbers, widened) or 2 x 2 doubles.
+template <class S>
+HWY_INLINE void transpose_block(const S* from, std::int64_t ld, float* to, std::int64_t width) {
   const hn::FixedTag<float, 4> d;
   const hn::FixedTag<double, 2> d2;
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + ld), r2 = hn::LoadU(d, from + 2 * ld), r3 = hn::LoadU(d, from + 3 * ld);
+  const auto r0 = simd::load(d, from), r1 = simd::load(d, from + ld), r2 = simd::load(d, from + 2 * ld), r3 = simd::load(d, from + 3 * ld);
   const auto low01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1)), low23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
   const auto high01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1)), high23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, low01, low23)), d, to);
@@ -125,30 +126,30 @@ HWY_INLINE void transpose_block(const double* from, std::int64_t ld, double* to,
 }
 
 // to[p * width + j] = from[j * ld + p] for p < k, j < cols, zeros up to width.
-template <class T>
-void pack_transposed(const T* from, std::int64_t ld, std::int64_t k, std::int64_t cols, T* to, std::int64_t width) {
+template <class S, class T>
+void pack_transposed(const S* from, std::int64_t ld, std::int64_t k, std::int64_t cols, T* to, std::int64_t width) {
   constexpr std::int64_t block = 16 / sizeof(T);
   const std::int64_t full_cols = cols / block * block, full_k = k / block * block;
   for (std::int64_t j = 0; j < full_cols; j += block) {
     for (std::int64_t p = 0; p < full_k; p += block) transpose_block(from + j * ld + p, ld, to + p * width + j, width);
     for (std::int64_t p = full_k; p < k; ++p) {
-      for (std::int64_t i = j; i < j + block; ++i) to[p * width + i] = from[i * ld + p];
+      for (std::int64_t i = j; i < j + block; ++i) to[p * width + i] = T(from[i * ld + p]);
     }
   }
   for (std::int64_t p = 0; p < k; ++p) {
-    for (std::int64_t j = full_cols; j < cols; ++j) to[p * width + j] = from[j * ld + p];
+    for (std::int64_t j = full_cols; j < cols; ++j) to[p * width + j] = T(from[j * ld + p]);
     std::fill(to + p * width + cols, to + (p + 1) * width, T(0));
   }
 }
 
 // to[p * width + j] = from[p * ld + j], zeros up to width, which is a whole number of vectors.
-template <class T>
-void pack_straight(const T* from, std::int64_t ld, std::int64_t k, std::int64_t cols, T* to, std::int64_t width) {
+template <class S, class T>
+void pack_straight(const S* from, std::int64_t ld, std::int64_t k, std::int64_t cols, T* to, std::int64_t width) {
   const simd::Tag<T> d;
   const std::int64_t lanes = std::int64_t(hn::Lanes(d));
   if (cols == width) {
     for (std::int64_t p = 0; p < k; ++p, from += ld, to += width) {
-      for (std::int64_t j = 0; j < width; j += lanes) hn::Store(hn::LoadU(d, from + j), d, to + j);
+      for (std::int64_t j = 0; j < width; j += lanes) hn::Store(simd::load(d, from + j), d, to + j);
     }
     return;
   }
@@ -158,13 +159,21 @@ void pack_straight(const T* from, std::int64_t ld, std::int64_t k, std::int64_t 
 }
 
 // Rows of a transposed A side by side: to[p * step + i] = from[p * ld + i]. Returns the step, a whole number of vectors.
-template <class T>
-std::int64_t pack_rows(const T* from, std::int64_t ld, std::int64_t k, std::int64_t rows, T* to) {
+template <class S, class T>
+std::int64_t pack_rows(const S* from, std::int64_t ld, std::int64_t k, std::int64_t rows, T* to) {
   const simd::Tag<T> d;
   const std::int64_t lanes = std::int64_t(hn::Lanes(d)), step = ceil_div(rows, lanes) * lanes;
   for (std::int64_t p = 0; p < k; ++p) {
     for (std::int64_t i = 0; i < rows; i += lanes) hn::StoreU(simd::load_first(d, from + p * ld + i, std::size_t(rows - i)), d, to + p * step + i);
   }
+  return step;
+}
+
+// Rows of A widened: to[i * step + p] = from[i * ld + p]. Returns the step.
+template <class S>
+std::int64_t widen_rows(const S* from, std::int64_t ld, std::int64_t k, std::int64_t rows, float* to) {
+  constexpr std::int64_t step = kMaxDepth + 16;  // rows that meet in a micro tile lie in different sets of the cache
+  for (std::int64_t i = 0; i < rows; ++i) simd::map(from + i * ld, to + i * step, k, [](auto, auto v) HWY_ATTR { return v; });
   return step;
 }
 
@@ -188,8 +197,8 @@ MicroTile<T> micro_tile_for(std::int64_t vectors, std::int64_t rows) {
 }
 
 // One step along k of a block of at most kMaxColumns columns.
-template <class T>
-void multiply_step(const TileCall<T>& call, T beta, const T* bias, Buffers<T>& buffers) {
+template <class S, class T = accumulator_t<S>>
+void multiply_step(const TileCall<S>& call, T beta, const T* bias, Buffers<T>& buffers) {
   const std::int64_t lanes = std::int64_t(hn::Lanes(simd::Tag<T>())), k = call.k, num_vectors = ceil_div(call.n, lanes);
   T* panels = buffers.panels();
   for (std::int64_t v = 0; v < num_vectors;) {
@@ -198,15 +207,15 @@ void multiply_step(const TileCall<T>& call, T beta, const T* bias, Buffers<T>& b
     else pack_straight(call.b.data + j, call.b.ld, k, cols, panels + j * k, width);
     v += width / lanes;
   }
-  const bool packs_rows = call.a.transposed && call.n >= kMinColumnsToPackRows;
+  const bool packs_rows = call.a.transposed && (is_half<S> || call.n >= kMinColumnsToPackRows);
   for (std::int64_t i = 0; i < call.m; i += kRows) {
     const std::int64_t rows = std::min(kRows, call.m - i);
-    const T* a = call.a.data + (call.a.transposed ? i : i * call.a.ld);
+    const S* from = call.a.data + (call.a.transposed ? i : i * call.a.ld);
     std::int64_t row_step = call.a.transposed ? 1 : call.a.ld, col_step = call.a.transposed ? call.a.ld : 1;
-    if (packs_rows) {
-      col_step = pack_rows(a, call.a.ld, k, rows, buffers.a.data());
-      a = buffers.a.data();
-    }
+    const T* a = buffers.a.data();
+    if (packs_rows) col_step = pack_rows(from, call.a.ld, k, rows, buffers.a.data());
+    else if constexpr (is_half<S>) row_step = widen_rows(from, call.a.ld, k, rows, buffers.a.data());
+    else a = from;
     for (std::int64_t v = 0; v < num_vectors;) {
       const std::int64_t vectors = panel_vectors(num_vectors - v), j = v * lanes;
       const Store<T> store{.alpha = call.alpha, .beta = beta, .bias = bias ? bias + j : nullptr, .c = call.c + i * call.ldc + j, .ldc = call.ldc,
@@ -217,13 +226,13 @@ void multiply_step(const TileCall<T>& call, T beta, const T* bias, Buffers<T>& b
   }
 }
 
-template <class T>
-void multiply(const TileCall<T>& call, const T* bias) {
+template <class S, class T = accumulator_t<S>>
+void multiply(const TileCall<S>& call, const T* bias) {
   thread_local Buffers<T> buffers;
   const std::int64_t steps = ceil_div(call.k, kMaxDepth), depth = ceil_div(call.k, steps);
   for (std::int64_t j = 0; j < call.n; j += kMaxColumns) {
     for (std::int64_t p = 0; p < call.k; p += depth) {
-      TileCall<T> step = call;
+      TileCall<S> step = call;
       step.n = std::min(kMaxColumns, call.n - j);
       step.k = std::min(depth, call.k - p);
       step.a.data += call.a.transposed ? p * call.a.ld : p;
@@ -238,5 +247,7 @@ void multiply(const TileCall<T>& call, const T* bias) {
 
 void builtin_tile(const TileCall<float>& call, const float* bias) { multiply(call, bias); }
 void builtin_tile(const TileCall<double>& call, const double* bias) { multiply(call, bias); }
+void builtin_tile(const TileCall<f16>& call, const float* bias) { multiply(call, bias); }
+void builtin_tile(const TileCall<bf16>& call, const float* bias) { multiply(call, bias); }
 
 }  // namespace refrain::detail

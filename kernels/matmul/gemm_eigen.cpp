@@ -1,4 +1,4 @@
-// Eigen engine: always there, f32 and f64, one thread.
+// Eigen engine: always there, f32 and f64 (16-bit operands come here widened, a block at a time), one thread.
 #define EIGEN_DONT_PARALLELIZE
 #define EIGEN_MPL2_ONLY
 #include <refrain/kernels/matmul/gemm_engine.h>

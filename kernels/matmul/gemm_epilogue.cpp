@@ -1,5 +1,5 @@
 // What gemm() does to a tile after the product, while it is in the cache: bias, activation, sums of A's rows.
-#include <refrain/kernels/common/simd.h>
+#include <refrain/kernels/common/simd_span.h>
 #include <refrain/kernels/elementwise/gelu.h>
 #include <refrain/kernels/matmul/gemm_engine.h>
 
@@ -44,12 +44,39 @@ void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t
   });
 }
 
+template <class C>
+void finish_tile(const Finish<C>& finish, const float* sums, std::int64_t ld, std::int64_t m, std::int64_t n) {
+  with_activation(finish.activation, [&](auto&& f) {
+    const simd::Tag<float> d;
+    const auto alpha = hn::Set(d, finish.alpha), beta = hn::Set(d, finish.beta);
+    for (std::int64_t i = 0; i < m; ++i) {
+      const float* from = sums + i * ld;
+      C* c = finish.c + i * finish.ldc;
+      C* pre = finish.pre ? finish.pre + i * finish.ldc : nullptr;
+      simd::for_vectors(d, n, [&](std::int64_t j, auto lanes) HWY_ATTR {
+        auto start = finish.bias ? lanes.load(d, finish.bias + j) : hn::Zero(d);
+        if (finish.beta != 0) start = hn::MulAdd(beta, lanes.load(d, c + j), start);
+        auto v = hn::MulAdd(alpha, lanes.load(d, from + j), start);
+        if (finish.activation != Activation::none) {
+          // The activation reads what its backward will read.
+          C rounded[hn::MaxLanes(d)];
+          simd::store(v, d, rounded);
+          v = simd::load(d, rounded);
+        }
+        if (pre) lanes.store(v, d, pre + j);
+        lanes.store(f(d, v), d, c + j);
+      });
+    }
+  });
+}
+
 namespace {
 
 // The sums of `vectors` neighbouring vectors of columns (the last with `rest` lanes), in steps of 256 rows whose sums
 // are added up: the rounding error then grows with k / 256.
-template <std::size_t vectors, class T>
-void sum_vectors(const T* a, std::int64_t lda, std::int64_t k, std::size_t rest, T* sums) {
+template <std::size_t vectors, class S, class C>
+void sum_vectors(const S* a, std::int64_t lda, std::int64_t k, std::size_t rest, C* sums) {
+  using T = accumulator_t<S>;
   constexpr std::int64_t kStep = 256;
   const simd::Tag<T> d;
   const std::size_t lanes = hn::Lanes(d);
@@ -68,9 +95,9 @@ void sum_vectors(const T* a, std::int64_t lda, std::int64_t k, std::size_t rest,
 
 }  // namespace
 
-template <class T>
-void column_sums(const T* a, std::int64_t lda, std::int64_t k, std::int64_t m, T* sums) {
-  const std::int64_t lanes = std::int64_t(hn::Lanes(simd::Tag<T>()));
+template <class S, class C>
+void column_sums(const S* a, std::int64_t lda, std::int64_t k, std::int64_t m, C* sums) {
+  const std::int64_t lanes = std::int64_t(hn::Lanes(simd::Tag<accumulator_t<S>>()));
   std::int64_t i = 0;
   // Four vectors side by side read whole cache lines of a row.
   for (; i + 4 * lanes <= m; i += 4 * lanes) sum_vectors<4>(a + i, lda, k, std::size_t(lanes), sums + i);
@@ -79,7 +106,14 @@ void column_sums(const T* a, std::int64_t lda, std::int64_t k, std::int64_t m, T
 
 template void apply_epilogue(float*, float*, std::int64_t, std::int64_t, std::int64_t, const float*, Activation);
 template void apply_epilogue(double*, double*, std::int64_t, std::int64_t, std::int64_t, const double*, Activation);
+template void finish_tile(const Finish<float>&, const float*, std::int64_t, std::int64_t, std::int64_t);
+template void finish_tile(const Finish<f16>&, const float*, std::int64_t, std::int64_t, std::int64_t);
+template void finish_tile(const Finish<bf16>&, const float*, std::int64_t, std::int64_t, std::int64_t);
 template void column_sums(const float*, std::int64_t, std::int64_t, std::int64_t, float*);
 template void column_sums(const double*, std::int64_t, std::int64_t, std::int64_t, double*);
+template void column_sums(const f16*, std::int64_t, std::int64_t, std::int64_t, f16*);
+template void column_sums(const bf16*, std::int64_t, std::int64_t, std::int64_t, bf16*);
+template void column_sums(const f16*, std::int64_t, std::int64_t, std::int64_t, float*);
+template void column_sums(const bf16*, std::int64_t, std::int64_t, std::int64_t, float*);
 
 }  // namespace refrain::detail

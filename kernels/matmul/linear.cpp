@@ -2,6 +2,7 @@
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/matmul/gemm_engine.h>
 #include <refrain/kernels/matmul/matmul.h>
+#include <refrain/kernels/matmul/product_dtypes.h>
 
 #include <algorithm>
 
@@ -27,6 +28,13 @@ void check_rows(std::string_view kernel, std::string_view argument, const Tensor
   check_contiguous(kernel, argument, t);
 }
 
+// A result or bias that may be wider than the operands.
+void check_vector(std::string_view kernel, std::string_view argument, const TensorArg& t, std::int64_t size, DType operands) {
+  check_shape(kernel, argument, t, {size});
+  check_own_or_wide(kernel, argument, t, operands);
+  check_contiguous(kernel, argument, t);
+}
+
 void check_weight(std::string_view kernel, const TensorArg& weight) {
   check_floating(kernel, "weight", weight);
   check(weight.num_dims() == 2, kernel, ": weight must be [out, in], got ", weight.shape());
@@ -45,8 +53,7 @@ void validate(const LinearForward& k) {
   check_shape(k.name, "out", k.out, out);
   check_rows(k.name, "out", k.out, k.weight.dim(0), dtype);
   if (k.bias) {
-    check_shape(k.name, "bias", k.bias, {k.weight.dim(0)});
-    check_rows(k.name, "bias", k.bias, k.weight.dim(0), dtype);
+    check_vector(k.name, "bias", k.bias, k.weight.dim(0), dtype);
   }
   if (k.pre_activation.defined()) {
     check_shape(k.name, "pre_activation", k.pre_activation, out);
@@ -63,11 +70,11 @@ Cost cost(const LinearForward& k) {
 
 void run(Cpu, const LinearForward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) {
     const std::int64_t N = k.weight.dim(0), K = k.weight.dim(1);
     gemm(GemmArgs<T>{.m = rows_of(k.x), .n = N, .k = K,
                      .a = {k.x.data<T>(), at_least_1(K)}, .b = {k.weight.data<T>(), at_least_1(K), true},
-                     .c = k.out.data<T>(), .ldc = N, .bias = k.bias.data<T>(), .activation = k.activation,
+                     .c = k.out.data<T>(), .ldc = N, .bias = bias_of<T>(k.bias), .activation = k.activation,
                      .pre_activation = k.pre_activation.data<T>(), .engine = k.engine});
   });
 }
@@ -85,7 +92,7 @@ Cost cost(const LinearBackwardInput& k) {
 
 void run(Cpu, const LinearBackwardInput& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) {
     const std::int64_t N = k.weight.dim(0), K = k.weight.dim(1);
     gemm(GemmArgs<T>{.m = rows_of(k.grad_out), .n = K, .k = N,
                      .a = {k.grad_out.data<T>(), at_least_1(N)}, .b = {k.weight.data<T>(), at_least_1(K)},
@@ -95,20 +102,21 @@ void run(Cpu, const LinearBackwardInput& k) {
 
 void validate(const LinearBackwardWeight& k) {
   check_weight(k.name, k.out);
-  const DType dtype = k.out.dtype();
+  check_floating(k.name, "grad_out", k.grad_out);
+  const DType dtype = k.grad_out.dtype();
+  check_own_or_wide(k.name, "out", k.out, dtype);
   check_rows(k.name, "grad_out", k.grad_out, k.out.dim(0), dtype);
   check_shape(k.name, "x", k.x, with_last(k.grad_out, k.out.dim(1)));
   check_rows(k.name, "x", k.x, k.out.dim(1), dtype);
   if (k.grad_bias.defined()) {
-    check_shape(k.name, "grad_bias", k.grad_bias, {k.out.dim(0)});
-    check_dtype(k.name, "grad_bias", k.grad_bias, dtype);
-    check_contiguous(k.name, "grad_bias", k.grad_bias);
+    check_vector(k.name, "grad_bias", k.grad_bias, k.out.dim(0), dtype);
+    check_dtype(k.name, "grad_bias", k.grad_bias, k.out.dtype());
   }
-  const std::int64_t scratch = LinearBackwardWeight::scratch_size(rows_of(k.x), k.out.dim(0), k.out.dim(1));
+  const std::int64_t scratch = LinearBackwardWeight::scratch_size(rows_of(k.x), k.out.dim(0), k.out.dim(1), k.out.dtype());
   if (scratch == 0) return;
   check(k.scratch.defined(), k.name, ": scratch must be [", scratch, "], got none");
   check_shape(k.name, "scratch", k.scratch, {scratch});
-  check_dtype(k.name, "scratch", k.scratch, dtype);
+  check_dtype(k.name, "scratch", k.scratch, accumulator_dtype(dtype));
 }
 
 Cost cost(const LinearBackwardWeight& k) {
@@ -117,12 +125,12 @@ Cost cost(const LinearBackwardWeight& k) {
 
 void run(Cpu, const LinearBackwardWeight& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_product(k.x.dtype(), k.out.dtype(), k.name, [&]<class S, class C>(S, C) {
     const std::int64_t N = k.out.dim(0), K = k.out.dim(1);
-    gemm(GemmArgs<T>{.m = N, .n = K, .k = rows_of(k.x),
-                     .a = {k.grad_out.data<T>(), at_least_1(N), true}, .b = {k.x.data<T>(), at_least_1(K)},
-                     .c = k.out.data<T>(), .ldc = K, .a_row_sums = k.grad_bias.data<T>(),
-                     .split_k = true, .scratch = k.scratch.data<T>(), .engine = k.engine});
+    gemm(GemmArgs<S, C>{.m = N, .n = K, .k = rows_of(k.x),
+                        .a = {k.grad_out.data<S>(), at_least_1(N), true}, .b = {k.x.data<S>(), at_least_1(K)},
+                        .c = k.out.data<C>(), .ldc = K, .a_row_sums = k.grad_bias.data<C>(),
+                        .split_k = true, .scratch = k.scratch.data<accumulator_t<S>>(), .engine = k.engine});
   });
 }
 
@@ -130,20 +138,18 @@ void validate(const LinearBackwardBias& k) {
   check_floating(k.name, "grad_out", k.grad_out);
   check(k.grad_out.num_dims() >= 1, k.name, ": grad_out must be [..., N], got ", k.grad_out.shape());
   check_contiguous(k.name, "grad_out", k.grad_out);
-  check_shape(k.name, "out", k.out, {k.grad_out.dim(-1)});
-  check_dtype(k.name, "out", k.out, k.grad_out.dtype());
-  check_contiguous(k.name, "out", k.out);
+  check_vector(k.name, "out", k.out, k.grad_out.dim(-1), k.grad_out.dtype());
 }
 
 Cost cost(const LinearBackwardBias& k) { return {.flops = double(k.grad_out.numel()), .bytes = k.grad_out.bytes() + k.out.bytes()}; }
 
 void run(Cpu, const LinearBackwardBias& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) {
+  dispatch_product(k.grad_out.dtype(), k.out.dtype(), k.name, [&]<class S, class C>(S, C) {
     const std::int64_t rows = rows_of(k.grad_out), N = k.out.dim(0);
     const std::int64_t grain = rows * N < 65536 ? at_least_1(N) : 64;
     parallel_for(N, grain, [&](std::int64_t begin, std::int64_t end) {
-      detail::column_sums(k.grad_out.data<T>() + begin, N, rows, end - begin, k.out.data<T>() + begin);
+      detail::column_sums(k.grad_out.data<S>() + begin, N, rows, end - begin, k.out.data<C>() + begin);
     });
   });
 }

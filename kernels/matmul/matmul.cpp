@@ -1,5 +1,7 @@
 #include <refrain/kernels/matmul/matmul.h>
 
+#include <refrain/kernels/matmul/product_dtypes.h>
+
 #include <algorithm>
 
 namespace refrain {
@@ -27,17 +29,18 @@ std::int64_t offset_of(std::int64_t index, const Shape& batch, const Strides& st
   return offset;
 }
 
-template <class T>
+template <class S, class C>
 void run_matmul(const Matmul& k) {
   const Shape batch = batch_of(k.out);
   const Strides a_batch = batch_strides(k.a, batch), b_batch = batch_strides(k.b, batch);
   const std::int64_t m = k.out.dim(-2), n = k.out.dim(-1);
   const GemmLayout a = *gemm_layout(k.a.shape(), k.a.strides()), b = *gemm_layout(k.b.shape(), k.b.strides());
-  gemm_batch<T>(numel_of(batch), [&](std::int64_t i) {
-    return GemmArgs<T>{.m = m, .n = n, .k = k.a.dim(-1),
-                       .a = {k.a.data<T>() + offset_of(i, batch, a_batch), a.ld, a.transposed},
-                       .b = {k.b.data<T>() + offset_of(i, batch, b_batch), b.ld, b.transposed},
-                       .c = k.out.data<T>() + i * m * n, .ldc = n, .alpha = T(k.alpha), .beta = T(k.beta), .engine = k.engine};
+  gemm_batch<S, C>(numel_of(batch), [&](std::int64_t i) {
+    return GemmArgs<S, C>{.m = m, .n = n, .k = k.a.dim(-1),
+                          .a = {k.a.data<S>() + offset_of(i, batch, a_batch), a.ld, a.transposed},
+                          .b = {k.b.data<S>() + offset_of(i, batch, b_batch), b.ld, b.transposed},
+                          .c = k.out.data<C>() + i * m * n, .ldc = n,
+                          .alpha = accumulator_t<S>(k.alpha), .beta = accumulator_t<S>(k.beta), .engine = k.engine};
   });
 }
 
@@ -63,7 +66,7 @@ std::optional<GemmLayout> gemm_layout(const Shape& shape, const Strides& strides
 void validate(const Matmul& k) {
   check_floating(k.name, "a", k.a);
   check_dtype(k.name, "b", k.b, k.a.dtype());
-  check_dtype(k.name, "out", k.out, k.a.dtype());
+  check_own_or_wide(k.name, "out", k.out, k.a.dtype());
   check(k.a.num_dims() >= 2 && k.b.num_dims() >= 2, k.name, ": expected at least 2 dims, got ", k.a.shape(), " and ", k.b.shape());
   check(k.a.dim(-1) == k.b.dim(-2), k.name, ": columns of a and rows of b must agree, got ", k.a.shape(), " and ", k.b.shape());
   Shape expected = broadcast_shapes(batch_of(k.a), batch_of(k.b), k.name);
@@ -84,7 +87,7 @@ Cost cost(const Matmul& k) {
 
 void run(Cpu, const Matmul& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { run_matmul<T>(k); });
+  dispatch_product(k.a.dtype(), k.out.dtype(), k.name, [&]<class S, class C>(S, C) { run_matmul<S, C>(k); });
 }
 
 }  // namespace refrain

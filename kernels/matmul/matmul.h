@@ -1,4 +1,6 @@
 // Matrix products of tensors, all through gemm(): batched products, and the linear layer forward and backward.
+// Operands are of one floating dtype. Sums of 16-bit products are f32 and rounded once, into a result of the operands'
+// dtype or, where a kernel says so, of f32.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -18,7 +20,7 @@ std::optional<GemmLayout> gemm_layout(std::int64_t rows, std::int64_t cols, std:
 // The last two dims of a tensor seen so. Throws for fewer than two dims.
 std::optional<GemmLayout> gemm_layout(const Shape& shape, const Strides& strides);
 
-// out[…, M, N] = alpha a[…, M, K] b[…, K, N] + beta out. f32 or f64. The batch dims of a and b broadcast to those of
+// out[…, M, N] = alpha a[…, M, K] b[…, K, N] + beta out. out: the operands' dtype, or f32. The batch dims of a and b broadcast to those of
 // out. a and b may be transposed or have long rows (gemm_layout() finds a way to read them); out is contiguous.
 struct Matmul {
   static constexpr std::string_view name = "matmul";
@@ -31,7 +33,7 @@ void validate(const Matmul&);
 Cost cost(const Matmul&);
 void run(Cpu, const Matmul&);
 
-// out[…, N] = activation(x[…, K] weight[N, K]ᵀ + bias[N]). All contiguous, f32 or f64.
+// out[…, N] = activation(x[…, K] weight[N, K]ᵀ + bias[N]). All contiguous. bias: x's dtype, or f32.
 struct LinearForward {
   static constexpr std::string_view name = "linear";
   In x, weight;
@@ -56,23 +58,25 @@ void validate(const LinearBackwardInput&);
 Cost cost(const LinearBackwardInput&);
 void run(Cpu, const LinearBackwardInput&);
 
-// out[N, K] = grad_outᵀ x and grad_bias[N] = sum of grad_out over its rows: the gradients of linear's weight and bias.
+// out[N, K] = grad_outᵀ x and grad_bias[N] = sum of grad_out over its rows: the gradients of linear's weight and bias,
+// both of grad_out's dtype or f32.
 struct LinearBackwardWeight {
   static constexpr std::string_view name = "linear_backward_weight";
   In grad_out, x;
   Out out;
   OptionalOut grad_bias;
-  OptionalOut scratch;          // [scratch_size()] of the same dtype; may be absent when that is 0
+  OptionalOut scratch;          // [scratch_size()] of accumulator_dtype; may be absent when that is 0
   GemmEngine engine = GemmEngine::automatic;
 
-  // For R rows of x, N outputs and K inputs.
-  static std::int64_t scratch_size(std::int64_t R, std::int64_t N, std::int64_t K) { return gemm_scratch_size(N, K, R); }
+  // For R rows of x, N outputs, K inputs and an out of this dtype.
+  static std::int64_t scratch_size(std::int64_t R, std::int64_t N, std::int64_t K, DType out) { return gemm_scratch_size(N, K, R, out); }
 };
 void validate(const LinearBackwardWeight&);
 Cost cost(const LinearBackwardWeight&);
 void run(Cpu, const LinearBackwardWeight&);
 
 // out[N] = sum of grad_out[…, N] over all but its last dim: the gradient of a bias whose weight is frozen.
+// out: grad_out's dtype, or f32.
 struct LinearBackwardBias {
   static constexpr std::string_view name = "linear_backward_bias";
   In grad_out;

@@ -142,7 +142,7 @@ TEST_CASE("gemm: bits are equal on 1, 2 and 4 threads") {
       INFO("m " << m << " n " << n << " k " << k << " engine " << int(engine));
       CHECK(same_on_all_threads([&, m = m, n = n, k = k, split = split] {
         const Tensor a = random_tensor({k, m}, DType::f32, 1), b = random_tensor({k, n}, DType::f32, 2), c = empty({m, n}, DType::f32);
-        const Tensor sums = zeros({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k)}, DType::f32);
+        const Tensor sums = zeros({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k, DType::f32)}, DType::f32);
         gemm(GemmArgs<float>{.m = m, .n = n, .k = k, .a = {a.data<float>(), m, true}, .b = {b.data<float>(), n}, .c = c.data<float>(), .ldc = n,
                              .a_row_sums = split ? sums.data<float>() : nullptr, .split_k = split != 0, .scratch = scratch.data<float>(), .engine = engine});
         return std::vector<Tensor>{c, sums};
@@ -154,9 +154,9 @@ TEST_CASE("gemm: bits are equal on 1, 2 and 4 threads") {
 TEST_CASE("gemm: split_k adds its pieces up to the same product and row sums") {
   for (GemmEngine engine : engines_for(DType::f32)) {
     const std::int64_t m = 40, n = 30, k = 4321;
-    CHECK(gemm_scratch_size(m, n, k) > 0);
+    CHECK(gemm_scratch_size(m, n, k, DType::f32) > 0);
     const Tensor a = random_tensor({k, m}, DType::f32, 1), b = random_tensor({k, n}, DType::f32, 2), c = full({m, n}, 2, DType::f32);
-    const Tensor sums = empty({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k)}, DType::f32);
+    const Tensor sums = empty({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k, DType::f32)}, DType::f32);
     gemm(GemmArgs<float>{.m = m, .n = n, .k = k, .a = {a.data<float>(), m, true}, .b = {b.data<float>(), n}, .c = c.data<float>(), .ldc = n,
                          .beta = 3, .a_row_sums = sums.data<float>(), .split_k = true, .scratch = scratch.data<float>(), .engine = engine});
     std::vector<double> product(std::size_t(m * n), 6), row_sums(std::size_t(m), 0);
