@@ -1,4 +1,4 @@
-// Activation functions. f64 or f32, any shape and strides.
+// Activation functions. f64, f32, f16 or bf16 (computed in f32, rounded once), any shape and strides.
 #pragma once
 
 #include <refrain/core/tensor.h>

@@ -1,7 +1,9 @@
 #include <refrain/autograd/op.h>
+#include <refrain/autograd/ops/common_dtype.h>
 #include <refrain/autograd/ops/concat.h>
 #include <refrain/core/view.h>
 #include <refrain/kernels/concat/concat.h>
+#include <refrain/kernels/convert/convert.h>
 
 namespace refrain {
 
@@ -9,8 +11,12 @@ namespace {
 
 struct ConcatOp {
   static constexpr std::string_view name = "concat";
+  struct Part {
+    std::int64_t extent;
+    DType dtype;
+  };
   struct Saved {
-    std::vector<std::int64_t> extents;
+    std::vector<Part> parts;
     int dim = 0;
   };
 
@@ -20,14 +26,16 @@ struct ConcatOp {
     const int d = normalize_dim(dim, shape.size(), name);
     shape[d] = 0;
     Saved saved{{}, d};
+    DType dtype = inputs[0].dtype();
     std::vector<In> arguments;
     for (const Tensor& input : inputs) {
       check(input.num_dims() == shape.size(), name, ": every input must have ", shape.size(), " dims, got ", input.shape());
       arguments.emplace_back(input);
-      saved.extents.push_back(input.shape()[d]);
+      for (const Part& part : saved.parts) dtype = common_dtype(common_dtype(part.dtype, input.dtype(), name), dtype, name);
+      saved.parts.push_back({input.shape()[d], input.dtype()});
       shape[d] += input.shape()[d];
     }
-    const Tensor out = op_output(shape, inputs[0].dtype(), inputs[0].device());
+    const Tensor out = op_output(shape, dtype, inputs[0].device());
     launch(Concat{.inputs = arguments, .dim = d, .out = out});
     return {out, std::move(saved)};
   }
@@ -35,9 +43,16 @@ struct ConcatOp {
   static std::vector<Tensor> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     std::vector<Tensor> grads;
     std::int64_t at = 0;
-    for (std::size_t i = 0; i < saved.extents.size(); ++i) {
-      grads.push_back(needs[i] ? view::slice(grad_out, saved.dim, at, at + saved.extents[i]) : Tensor());
-      at += saved.extents[i];
+    for (const Part& part : saved.parts) {
+      Tensor grad;
+      if (needs[grads.size()]) grad = view::slice(grad_out, saved.dim, at, at + part.extent);
+      if (grad.defined() && grad.dtype() != part.dtype) {
+        const Tensor narrow = empty(grad.shape(), part.dtype, grad.device());
+        launch(Convert{.x = grad, .out = narrow});
+        grad = narrow;
+      }
+      grads.push_back(grad);
+      at += part.extent;
     }
     return grads;
   }

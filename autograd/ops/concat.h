@@ -9,8 +9,9 @@
 
 namespace refrain {
 
-// Tensors one behind the other along an existing dim (negative counts from the back): at least one, of one dtype, with
-// equal shapes but for that dim; any strides. Saves extents alone: the gradients are slices.
+// Tensors one behind the other along an existing dim (negative counts from the back): at least one, with equal shapes
+// but for that dim; any strides. Of one dtype, any, or of f32 and one 16-bit type, which give f32. Saves extents and dtypes
+// alone: the gradients are slices.
 // Throws InvalidArgument when they do not fit.
 Tensor concat_tensors(std::span<const Tensor> inputs, int dim);
 

@@ -1,7 +1,9 @@
 #include <refrain/autograd/op.h>
+#include <refrain/autograd/ops/common_dtype.h>
 #include <refrain/autograd/ops/dropout.h>
 #include <refrain/autograd/ops/elementwise.h>
 #include <refrain/autograd/ops/packed.h>
+#include <refrain/autograd/ops/reduce.h>
 #include <refrain/autograd/random.h>
 #include <refrain/kernels/dropout/dropout.h>
 
@@ -56,20 +58,21 @@ struct DropoutAdd {
   static constexpr std::string_view name = "dropout_add";
   struct Saved {
     Draw draw;
+    DType x = DType::f32, residual = DType::f32;
   };
 
   static std::pair<Tensor, Saved> forward(Needs, const Tensor& x, const Tensor& residual, const Draw& draw) {
-    const Tensor out = op_output(x.shape(), x.dtype(), x.device());
+    const Tensor out = op_output(x.shape(), common_dtype(x.dtype(), residual.dtype(), name), x.device());
     launch_dropout(x, residual, draw, out);
-    return {out, {draw}};
+    return {out, {draw, x.dtype(), residual.dtype()}};
   }
   static Grads<2> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     Tensor grad_x;
     if (needs[0]) {
-      grad_x = empty_like(grad_out);
+      grad_x = empty(grad_out.shape(), saved.x, grad_out.device());
       launch_dropout(grad_out, {}, saved.draw, grad_x);
     }
-    return {grad_x, needs[1] ? grad_out : Tensor()};
+    return {grad_x, needs[1] ? sum_to(grad_out, grad_out.shape(), saved.residual) : Tensor()};
   }
 };
 

@@ -1,4 +1,5 @@
 #include <refrain/autograd/op.h>
+#include <refrain/autograd/ops/common_dtype.h>
 #include <refrain/autograd/ops/elementwise.h>
 #include <refrain/autograd/ops/reduce.h>
 #include <refrain/autograd/ops/unary_rule.h>
@@ -21,32 +22,47 @@ Tensor negated(const Tensor& t) {
   return out;
 }
 
-void check_operands(const Tensor& a, const Tensor& b, std::string_view op) {
-  check(a.dtype() == b.dtype(), op, ": operands must have one dtype, got ", a.dtype(), " and ", b.dtype());
+Tensor binary_output(const Tensor& a, const Tensor& b, std::string_view op) {
+  const DType dtype = common_dtype(a.dtype(), b.dtype(), op);
+  return op_output(broadcast_shapes(a.shape(), b.shape(), op), dtype, a.device());
 }
 
-Tensor binary_output(const Tensor& a, const Tensor& b, std::string_view op) {
-  check_operands(a, b, op);
-  return op_output(broadcast_shapes(a.shape(), b.shape(), op), a.dtype(), a.device());
-}
+// What an operand's gradient must look like.
+struct Like {
+  Shape shape;
+  DType dtype = DType::f32;
+
+  Like() = default;
+  Like(const Tensor& t) : shape(t.shape()), dtype(t.dtype()) {}
+
+  // The gradient that `launch_into` writes for the broadcast operand, summed over what was broadcast: written in the
+  // operand's dtype straight away where nothing is to be summed, so that it is rounded once.
+  template <class F>
+  Tensor gradient(const Tensor& grad_out, F&& launch_into) const {
+    const bool is_broadcast = grad_out.shape() != shape;
+    const Tensor grad = empty(grad_out.shape(), is_broadcast ? grad_out.dtype() : dtype, grad_out.device());
+    launch_into(grad);
+    return sum_to(grad, shape, dtype);
+  }
+};
 
 template <BinaryOp kOp>
 struct AddOrSub {
   static constexpr std::string_view name = kOp == BinaryOp::add ? "add" : "sub";
   struct Saved {
-    Shape a, b;
+    Like a, b;
   };
 
   static std::pair<Tensor, Saved> forward(Needs, const Tensor& a, const Tensor& b) {
     const Tensor out = binary_output(a, b, name);
     launch_binary(kOp, a, b, out);
-    return {out, {a.shape(), b.shape()}};
+    return {out, {a, b}};
   }
 
   static Grads<2> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     Tensor grad_a, grad_b;
-    if (needs[0]) grad_a = sum_to(grad_out, saved.a);
-    if (needs[1]) grad_b = sum_to(grad_out, saved.b);
+    if (needs[0]) grad_a = sum_to(grad_out, saved.a.shape, saved.a.dtype);
+    if (needs[1]) grad_b = sum_to(grad_out, saved.b.shape, saved.b.dtype);
     if (needs[1] && kOp == BinaryOp::sub) grad_b = negated(grad_b);
     return {grad_a, grad_b};
   }
@@ -56,24 +72,22 @@ struct Mul {
   static constexpr std::string_view name = "mul";
   struct Saved {
     SavedTensor a, b;
-    Shape a_shape, b_shape;
+    Like like_a, like_b;
   };
 
   static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& a, const Tensor& b) {
     const Tensor out = binary_output(a, b, name);
     launch_binary(BinaryOp::mul, a, b, out);
-    return {out, {needs[1] ? a : Tensor(), needs[0] ? b : Tensor(), a.shape(), b.shape()}};
+    return {out, {needs[1] ? a : Tensor(), needs[0] ? b : Tensor(), a, b}};
   }
 
   static Grads<2> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
-    const auto grad = [&](const SavedTensor& other, const Shape& shape) {
-      const Tensor product = empty_like(grad_out);
-      launch_binary(BinaryOp::mul, grad_out, other.get(), product);
-      return sum_to(product, shape);
+    const auto grad = [&](const SavedTensor& other, const Like& like) {
+      return like.gradient(grad_out, [&](const Tensor& out) { launch_binary(BinaryOp::mul, grad_out, other.get(), out); });
     };
     Tensor grad_a, grad_b;
-    if (needs[0]) grad_a = grad(saved.b, saved.a_shape);
-    if (needs[1]) grad_b = grad(saved.a, saved.b_shape);
+    if (needs[0]) grad_a = grad(saved.b, saved.like_a);
+    if (needs[1]) grad_b = grad(saved.a, saved.like_b);
     return {grad_a, grad_b};
   }
 };
@@ -82,28 +96,23 @@ struct Div {
   static constexpr std::string_view name = "div";
   struct Saved {
     SavedTensor a, b;
-    Shape a_shape, b_shape;
+    Like like_a, like_b;
   };
 
   static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& a, const Tensor& b) {
     const Tensor out = binary_output(a, b, name);
     launch_binary(BinaryOp::div, a, b, out);
-    return {out, {needs[1] ? a : Tensor(), needs.any() ? b : Tensor(), a.shape(), b.shape()}};
+    return {out, {needs[1] ? a : Tensor(), needs.any() ? b : Tensor(), a, b}};
   }
 
-  // grad / b, and -(grad / b)·(a / b), which neither overflows nor underflows where b² would.
   static Grads<2> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     const Tensor b = saved.b.get();
-    const Tensor quotient = empty_like(grad_out);
-    launch_binary(BinaryOp::div, grad_out, b, quotient);
     Tensor grad_a, grad_b;
-    if (needs[0]) grad_a = sum_to(quotient, saved.a_shape);
+    if (needs[0]) grad_a = saved.like_a.gradient(grad_out, [&](const Tensor& out) { launch_binary(BinaryOp::div, grad_out, b, out); });
     if (needs[1]) {
-      const Tensor slope = empty_like(grad_out);
-      launch_binary(BinaryOp::div, saved.a.get(), b, slope);
-      launch_binary(BinaryOp::mul, quotient, slope, slope);
-      launch(Unary{.op = UnaryOp::neg, .x = slope, .out = slope});
-      grad_b = sum_to(slope, saved.b_shape);
+      grad_b = saved.like_b.gradient(grad_out, [&](const Tensor& out) {
+        launch(DivBackward{.grad_out = grad_out, .a = saved.a.get(), .b = b, .out = out});
+      });
     }
     return {grad_a, grad_b};
   }
@@ -164,13 +173,10 @@ struct ScalarOverTensor {
     return {out, {needs[0] ? x : Tensor(), scalar}};
   }
 
-  // -grad·(s / x) / x.
   static Grads<1> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     if (!needs[0]) return {Tensor()};
-    const Tensor x = saved.x.get(), grad = empty_like(grad_out);
-    launch_scalar(ScalarOp::rdiv, x, -saved.scalar, grad);
-    launch_binary(BinaryOp::div, grad, x, grad);
-    launch_binary(BinaryOp::mul, grad_out, grad, grad);
+    const Tensor grad = empty_like(grad_out);
+    launch(ScalarBackward{.op = ScalarOp::rdiv, .grad_out = grad_out, .x = saved.x.get(), .scalar = saved.scalar, .out = grad});
     return {grad};
   }
 };
@@ -195,9 +201,7 @@ struct Pow {
       fill_values(grad, 0);
       return {grad};
     }
-    launch_scalar(ScalarOp::pow, saved.x.get(), saved.exponent - 1, grad);
-    launch_scalar(ScalarOp::mul, grad, saved.exponent, grad);
-    launch_binary(BinaryOp::mul, grad_out, grad, grad);
+    launch(ScalarBackward{.op = ScalarOp::pow, .grad_out = grad_out, .x = saved.x.get(), .scalar = saved.exponent, .out = grad});
     return {grad};
   }
 };
@@ -220,16 +224,16 @@ struct WhereOp {
   static constexpr std::string_view name = "where";
   struct Saved {
     SavedTensor condition;
-    Shape a_shape, b_shape;
+    Like a, b;
   };
 
   static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& condition, const Tensor& a, const Tensor& b) {
     check(condition.dtype() == DType::boolean, name, ": condition must be bool, got ", condition.dtype());
-    check_operands(a, b, name);
+    const DType dtype = common_dtype(a.dtype(), b.dtype(), name);
     const Shape shape = broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), name), name);
-    const Tensor out = op_output(shape, a.dtype(), a.device());
+    const Tensor out = op_output(shape, dtype, a.device());
     launch(Where{.condition = condition, .a = a, .b = b, .out = out});
-    return {out, {needs.any() ? condition : Tensor(), a.shape(), b.shape()}};
+    return {out, {needs.any() ? condition : Tensor(), a, b}};
   }
 
   static Grads<3> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
@@ -239,12 +243,12 @@ struct WhereOp {
     if (needs[1]) {
       const Tensor chosen = empty_like(grad_out);
       launch(Where{.condition = condition, .a = grad_out, .b = zero, .out = chosen});
-      grad_a = sum_to(chosen, saved.a_shape);
+      grad_a = sum_to(chosen, saved.a.shape, saved.a.dtype);
     }
     if (needs[2]) {
       const Tensor chosen = empty_like(grad_out);
       launch(Where{.condition = condition, .a = zero, .b = grad_out, .out = chosen});
-      grad_b = sum_to(chosen, saved.b_shape);
+      grad_b = sum_to(chosen, saved.b.shape, saved.b.dtype);
     }
     return {Tensor(), grad_a, grad_b};
   }

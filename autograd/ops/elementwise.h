@@ -1,5 +1,7 @@
-// Differentiable arithmetic. Operands broadcast (NumPy's rule) and share a dtype, f64 or f32; any strides. Shapes or
-// dtypes that do not fit throw InvalidArgument naming the op.
+// Differentiable arithmetic. Operands broadcast (NumPy's rule), any strides. f64, f32, f16 or bf16: operands share a dtype,
+// which is the result's, or are f32 and one 16-bit type, whose result is f32 (no converted copy is made). 16-bit values
+// are computed with in f32 and rounded once, to nearest, ties to even, as results are stored; gradients have their
+// operand's dtype. Shapes or dtypes that do not fit throw InvalidArgument naming the op.
 #pragma once
 
 #include <refrain/core/tensor.h>
@@ -12,7 +14,7 @@ Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
 
-// The scalar is rounded to the tensor's dtype. These save nothing, but for scalar / tensor, which saves the tensor.
+// The result has the tensor's dtype. The scalar is rounded to f64 or f32, in which the op is computed. These save nothing, but for scalar / tensor, which saves the tensor.
 Tensor add(const Tensor& x, double scalar);
 Tensor sub(const Tensor& x, double scalar);
 Tensor mul(const Tensor& x, double scalar);
@@ -37,7 +39,7 @@ Tensor sqrt(const Tensor& x);
 Tensor rsqrt(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
 
-// condition ? a : b; condition is bool and gets no gradient. Saves the condition.
+// condition ? a : b, dtypes as above; condition is bool and gets no gradient. Saves the condition.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }

@@ -28,8 +28,13 @@ struct Embedding {
 
   static Grads<2> backward(const Saved& saved, const Tensor& grad_out, Needs) {
     const Tensor grad_weight = empty(saved.weight_shape, saved.dtype, grad_out.device());
-    launch(EmbeddingBackward{.grad_out = grad_out, .indices = contiguous_values(saved.indices.get()), .padding_idx = saved.padding_idx,
-                             .out = grad_weight});
+    const Tensor indices = contiguous_values(saved.indices.get());
+    Tensor order;
+    if (is_16_bit(saved.dtype)) {
+      KindScope kind(MemoryKind::workspace);
+      order = empty({indices.numel()}, DType::i64, grad_out.device());
+    }
+    launch(EmbeddingBackward{.grad_out = grad_out, .indices = indices, .padding_idx = saved.padding_idx, .out = grad_weight, .order = order});
     return {Tensor(), grad_weight};
   }
 };

@@ -1,6 +1,7 @@
 // Changes a tensor's values in place and bumps its version, for values that no gradient depends on. While gradients are
 // on, each of these refuses (InvalidArgument, naming the op that returns a new tensor) a tensor that wants a gradient
 // or shares bytes with a value that backward will read, and an operand that wants a gradient.
+// The result is rounded once to t's dtype; 16-bit and f32 operands may be mixed (add_, mul_).
 #pragma once
 
 #include <refrain/core/tensor.h>

@@ -13,9 +13,9 @@ struct CrossEntropy {
   };
 
   static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options) {
-    const DType accumulator = logits.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    const DType accumulator = accumulator_dtype(logits.dtype());
     const bool is_summed = options.reduction != Reduction::none;
-    const Tensor loss = op_output(is_summed ? Shape{} : targets.shape(), logits.dtype(), logits.device());
+    const Tensor loss = op_output(is_summed ? Shape{} : targets.shape(), accumulator, logits.device());
     Tensor statistics, row_losses;
     if (needs[0]) {
       Shape pairs = targets.shape();
@@ -52,7 +52,7 @@ struct Mse {
 
   static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& x, const Tensor& target, Reduction reduction) {
     const bool is_summed = reduction != Reduction::none;
-    const Tensor loss = op_output(is_summed ? Shape{} : x.shape(), x.dtype(), x.device());
+    const Tensor loss = op_output(is_summed ? Shape{} : x.shape(), accumulator_dtype(x.dtype()), x.device());
     Tensor partials;
     if (is_summed) {
       KindScope kind(MemoryKind::workspace);

@@ -1,4 +1,5 @@
-// Losses, and the counts that go with them.
+// Losses, and the counts that go with them. A loss has the accumulator dtype of its inputs (f32 for f32, f16 and bf16) in
+// every precision mode: 16-bit inputs are read as they are, everything is computed in f32, and gradients are rounded once.
 #pragma once
 
 #include <refrain/kernels/loss/loss.h>
@@ -16,12 +17,13 @@ struct CrossEntropyOptions {
 };
 
 // -sum(q log softmax(logits)) per row, q the (smoothed) one-hot distribution of the target (Szegedy et al. 2016).
-// logits […, V] f32 or f64, targets […] i64. A target outside 0 … V-1 that is not ignore_index is an InvalidArgument
+// logits […, V] f64, f32, f16 or bf16, targets […] i64. A target outside 0 … V-1 that is not ignore_index is an InvalidArgument
 // naming the row. Saves logits, targets and two numbers a row; no second buffer of the logits' size exists in forward,
 // and backward writes into the gradient only.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
-// (x - target)², its mean (0 for no elements) or its sum. Shapes must be equal. Saves both.
+// (x - target)², its mean (0 for no elements) or its sum. Shapes must be equal; dtypes too, but for f32 with a
+// 16-bit type. Saves both.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
 
 // Rows whose largest logit (the first of equals) is at the target. 0 on a plan device, where there are no values.

@@ -37,7 +37,7 @@ void launch_sum(const Tensor& x, const Tensor& out, double scale) {
   Tensor scratch;
   if (const std::int64_t numel = sum_scratch_numel(x.shape(), out.shape())) {
     KindScope kind(MemoryKind::workspace);
-    scratch = empty({numel}, x.dtype(), x.device());
+    scratch = empty({numel}, accumulator_dtype(x.dtype()), x.device());
   }
   launch(Sum{.x = packed(x), .scale = scale, .out = out, .scratch = scratch});
 }
@@ -124,10 +124,13 @@ MaxResult max(const Tensor& x, int dim, bool keepdim) {
   return {values, indices};
 }
 
-Tensor sum_to(const Tensor& grad, const Shape& shape) {
-  if (grad.shape() == shape) return grad;
-  const Tensor out = empty(shape, grad.dtype(), grad.device());
-  launch_sum(grad, out, 1);
+Tensor sum_to(const Tensor& grad, const Shape& shape) { return sum_to(grad, shape, grad.dtype()); }
+
+Tensor sum_to(const Tensor& grad, const Shape& shape, DType dtype) {
+  if (grad.shape() == shape && grad.dtype() == dtype) return grad;
+  const Tensor out = empty(shape, dtype, grad.device());
+  if (grad.shape() == shape) launch(Convert{.x = grad, .out = out});
+  else launch_sum(grad, out, 1);
   return out;
 }
 

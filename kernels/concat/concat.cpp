@@ -1,5 +1,5 @@
-#include <refrain/kernels/common/strided_copy.h>
 #include <refrain/kernels/concat/concat.h>
+#include <refrain/kernels/convert/convert.h>
 
 namespace refrain {
 
@@ -8,7 +8,7 @@ void validate(const Concat& k) {
   check(k.dim >= 0 && k.dim < k.out.num_dims(), k.name, ": dim ", k.dim, " is out of range for ", k.out.shape());
   std::int64_t extent = 0;
   for (const In& input : k.inputs) {
-    check_dtype(k.name, "every input", input, k.out.dtype());
+    if (k.out.dtype() != DType::f32 || !is_16_bit(input.dtype())) check_dtype(k.name, "every input", input, k.out.dtype());
     Shape expected = k.out.shape();
     if (input.num_dims() == expected.size()) expected[k.dim] = input.dim(k.dim);
     check_shape(k.name, "every input", input, expected);
@@ -17,7 +17,11 @@ void validate(const Concat& k) {
   check(extent == k.out.dim(k.dim), k.name, ": out must have extent ", extent, " along dim ", k.dim, ", got ", k.out.shape());
 }
 
-Cost cost(const Concat& k) { return {0, 2 * k.out.bytes()}; }
+Cost cost(const Concat& k) {
+  double bytes = k.out.bytes();
+  for (const In& input : k.inputs) bytes += input.bytes();
+  return {0, bytes};
+}
 
 void run(Cpu, const Concat& k) {
   if (!k.out.has_bytes()) return;
@@ -25,8 +29,8 @@ void run(Cpu, const Concat& k) {
   std::int64_t at = 0;
   for (const In& input : k.inputs) {
     if (input.numel() > 0) {
-      copy_strided(input.shape(), int(size), k.out.address() + at * k.out.strides()[k.dim] * size, k.out.strides(), input.address(),
-                   input.strides());
+      convert_strided(input.shape(), k.out.dtype(), k.out.address() + at * k.out.strides()[k.dim] * size, k.out.strides(), input.dtype(),
+                      input.address(), input.strides());
     }
     at += input.dim(k.dim);
   }

@@ -2,6 +2,7 @@
 #include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/common/strided_copy.h>
 #include <refrain/kernels/convert/convert.h>
+#include <refrain/kernels/convert/round.h>
 
 #include <cmath>
 #include <cstring>
@@ -10,19 +11,6 @@
 namespace refrain {
 
 namespace {
-
-// Rounds to float so that a second rounding to 11 bits or fewer gives what one rounding would have: inexact results get
-// an odd last bit (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding
-// to odd", 2008).
-float round_to_odd(double value) {
-  const float nearest = float(value);
-  if (double(nearest) == value || std::isnan(value) || std::isinf(nearest)) return nearest;
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(nearest);
-  if (bits & 1u) return nearest;
-  // The neighbour on value's other side has the odd bit.
-  bits += std::abs(double(nearest)) < std::abs(value) ? 1u : ~0u;
-  return std::bit_cast<float>(bits);
-}
 
 template <class To, class From>
 To to_integer(From value) {
@@ -42,9 +30,9 @@ To convert_value(From value) {
   else if constexpr (std::is_same_v<To, bool>)
     return value != From(0);
   else if constexpr (is_half<To> && std::is_same_v<From, double>)
-    return To(round_to_odd(value));
+    return rounded<To>(value);
   else if constexpr (is_half<To> && (std::is_same_v<From, std::int64_t> || std::is_same_v<From, std::int32_t>)) {
-    return To(round_to_odd(double(value)));
+    return rounded<To>(double(value));
   } else if constexpr (is_half<To>)
     return To(float(value));
   else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>)
@@ -64,11 +52,9 @@ void convert_run(const From* from, To* to, std::int64_t n) {
 }
 
 template <class To, class From>
-void run_convert(const Convert& k) {
-  const StridedLoop<2> loop(k.out.shape(), {k.out.strides(), k.x.strides()});
+void convert(const Shape& shape, To* out, const Strides& to_strides, const From* x, const Strides& from_strides) {
+  const StridedLoop<2> loop(shape, {to_strides, from_strides});
   const std::int64_t to_step = loop.inner_stride(0), from_step = loop.inner_stride(1);
-  const From* x = k.x.data<From>();
-  To* out = k.out.data<To>();
   loop.parallel_rows(16384, [&](const std::array<std::int64_t, 2>& at, std::int64_t n) {
     To* to = out + at[0];
     const From* from = x + at[1];
@@ -87,12 +73,17 @@ Cost cost(const Convert& k) { return {0, k.x.bytes() + k.out.bytes()}; }
 
 void run(Cpu, const Convert& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  if (k.out.dtype() == k.x.dtype()) {
-    copy_strided(k.out.shape(), int(size_of(k.out.dtype())), k.out.address(), k.out.strides(), k.x.address(), k.x.strides());
-    return;
-  }
-  dispatch_all(k.out.dtype(),
-               [&](auto to) { dispatch_all(k.x.dtype(), [&](auto from) { run_convert<decltype(to), decltype(from)>(k); }); });
+  convert_strided(k.out.shape(), k.out.dtype(), k.out.address(), k.out.strides(), k.x.dtype(), k.x.address(), k.x.strides());
+}
+
+void convert_strided(const Shape& shape, DType to_dtype, std::byte* to, const Strides& to_strides, DType from_dtype, const std::byte* from,
+                     const Strides& from_strides) {
+  if (to_dtype == from_dtype) return copy_strided(shape, int(size_of(to_dtype)), to, to_strides, from, from_strides);
+  dispatch_all(to_dtype, [&](auto to_zero) {
+    dispatch_all(from_dtype, [&](auto from_zero) {
+      convert(shape, reinterpret_cast<decltype(to_zero)*>(to), to_strides, reinterpret_cast<const decltype(from_zero)*>(from), from_strides);
+    });
+  });
 }
 
 }  // namespace refrain

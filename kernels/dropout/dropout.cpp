@@ -1,6 +1,7 @@
 // Dropout on the CPU.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd_random.h>
+#include <refrain/kernels/convert/chunk.h>
 #include <refrain/kernels/dropout/dropout.h>
 
 namespace refrain {
@@ -71,26 +72,44 @@ void drop_floats(const Piece<float>& piece, const simd::RandomWords& words, std:
   }
 }
 
+// A piece whose operands are of T.
+template <class T>
+void drop(const Piece<T>& piece, const simd::RandomWords& words, std::uint32_t threshold, T scale) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (piece.first % 4 == 0) {
+      return piece.residual ? drop_floats<true>(piece, words, threshold, scale) : drop_floats<false>(piece, words, threshold, scale);
+    }
+  }
+  drop_buffered(piece, words, threshold, scale);
+}
+
 template <class T>
 void run_dropout(const Dropout& k) {
   const simd::RandomWords words(k.key);
   const bool drops_all = k.p == 1;
   const std::uint32_t threshold = drops_all ? 0 : drop_threshold(k.p);
   const T scale = drops_all ? T(0) : T(1 / (1 - k.p));
-  const T* residual = k.residual.defined() ? k.residual.data<T>() : nullptr;
+  const auto run = [&](const Piece<T>& piece) {
+    if (!drops_all) return drop(piece, words, threshold, scale);
+    for (std::int64_t i = 0; i < piece.n; ++i) piece.out[i] = piece.residual ? piece.residual[i] : T(0);  // not x·0: NaN for infinite x
+  };
+  const bool has_residual = k.residual.defined();
+  const bool is_direct =
+      k.x.dtype() == dtype_of<T> && k.out.dtype() == dtype_of<T> && (!has_residual || k.residual.dtype() == dtype_of<T>);
   parallel_for(k.out.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    const Piece<T> piece{k.x.data<T>() + begin, residual ? residual + begin : nullptr, k.out.data<T>() + begin, end - begin,
-                         std::uint64_t(k.first_element + begin)};
-    if (drops_all) {  // not x·0, which would be NaN for infinite x
-      for (std::int64_t i = 0; i < piece.n; ++i) piece.out[i] = piece.residual ? piece.residual[i] : T(0);
-      return;
+    if (is_direct) {
+      return run({k.x.data<T>() + begin, has_residual ? k.residual.data<T>() + begin : nullptr, k.out.data<T>() + begin, end - begin,
+                  std::uint64_t(k.first_element + begin)});
     }
-    if constexpr (std::is_same_v<T, float>) {
-      if (piece.first % 4 == 0) {
-        return piece.residual ? drop_floats<true>(piece, words, threshold, scale) : drop_floats<false>(piece, words, threshold, scale);
-      }
+    HWY_ALIGN T buffer[3][kChunk];
+    const auto at = [](const auto& arg, std::int64_t i) { return arg.address() + i * std::int64_t(size_of(arg.dtype())); };
+    for (std::int64_t i = begin; i < end; i += kChunk) {
+      const std::int64_t n = std::min(kChunk, end - i);
+      run({read_chunk(k.x.dtype(), at(k.x, i), 1, n, buffer[0]),
+           has_residual ? read_chunk(k.residual.dtype(), at(k.residual, i), 1, n, buffer[1]) : nullptr, buffer[2], n,
+           std::uint64_t(k.first_element + i)});
+      write_chunk(buffer[2], n, k.out.dtype(), at(k.out, i), 1);
     }
-    drop_buffered(piece, words, threshold, scale);
   });
 }
 
@@ -99,8 +118,14 @@ void check_arguments(std::string_view name, double p, const In& x, const Out& ou
   check_floating(name, "x", x);
   check_contiguous(name, "x", x);
   check_shape(name, "out", out, x.shape());
-  check_dtype(name, "out", out, x.dtype());
+  check_floating(name, "out", out);
   check_contiguous(name, "out", out);
+}
+
+// All of one dtype, or f32 with one 16-bit type.
+void check_mixes(std::string_view name, std::string_view argument, DType a, DType b) {
+  check(a == b || (a == DType::f32 && is_16_bit(b)) || (is_16_bit(a) && b == DType::f32), name, ": ", argument, " must be ", a,
+        ", or f32 with a 16-bit type, got ", b);
 }
 
 }  // namespace
@@ -110,39 +135,44 @@ std::uint32_t drop_threshold(double p) { return std::uint32_t(p * 4294967296.0);
 void validate(const Dropout& k) {
   check_arguments(k.name, k.p, k.x, k.out);
   check(k.first_element >= 0, k.name, ": first_element must not be negative, got ", k.first_element);
+  check_mixes(k.name, "out", k.x.dtype(), k.out.dtype());
   if (!k.residual) return;
   check_shape(k.name, "residual", k.residual, k.x.shape());
-  check_dtype(k.name, "residual", k.residual, k.x.dtype());
+  check_mixes(k.name, "residual", k.x.dtype(), k.residual.dtype());
+  check_mixes(k.name, "residual", k.out.dtype(), k.residual.dtype());
   check_contiguous(k.name, "residual", k.residual);
 }
 Cost cost(const Dropout& k) { return {double(k.x.numel()), k.x.bytes() + k.out.bytes() + (k.residual ? k.residual.bytes() : 0)}; }
 
 void run(Cpu, const Dropout& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) { run_dropout<decltype(zero)>(k); });
+  k.x.dtype() == DType::f64 ? run_dropout<double>(k) : run_dropout<float>(k);
 }
 
 void validate(const StochasticDepth& k) {
   check_arguments(k.name, k.p, k.x, k.out);
   check(k.x.num_dims() >= 1, k.name, ": x must have a batch dim, got ", k.x.shape());
+  check_dtype(k.name, "out", k.out, k.x.dtype());
   check(k.first_sample >= 0, k.name, ": first_sample must not be negative, got ", k.first_sample);
 }
 Cost cost(const StochasticDepth& k) { return {double(k.x.numel()), k.x.bytes() + k.out.bytes()}; }
 
 void run(Cpu, const StochasticDepth& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
+    using S = decltype(zero);
+    using T = accumulator_t<S>;
     const std::int64_t per_sample = k.x.numel() / k.x.dim(0);
     const std::uint32_t threshold = k.p < 1 ? drop_threshold(k.p) : 0;
     const T scale = k.p < 1 ? T(1 / (1 - k.p)) : T(0);
-    const T* x = k.x.data<T>();
-    T* out = k.out.data<T>();
+    const S* x = k.x.data<S>();
+    S* out = k.out.data<S>();
     parallel_for(k.out.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
         const std::int64_t sample = begin / per_sample, stop = std::min(end, (sample + 1) * per_sample);
         const bool keep = k.p < 1 && k.key.word(std::uint64_t(k.first_sample + sample)) >= threshold;
-        for (std::int64_t i = begin; i < stop; ++i) out[i] = keep ? x[i] * scale : T(0);
+        if (keep) simd::map(x + begin, out + begin, stop - begin, [scale](auto d, auto v) { return hn::Mul(v, hn::Set(d, scale)); });
+        else std::fill(out + begin, out + stop, S{});
         begin = stop;
       }
     });

@@ -1,5 +1,6 @@
 // Dropout from counter-based random numbers: the mask is a function of the key and the element's index, so backward
-// is the same kernel applied to the gradient and nothing is stored. f64 and f32.
+// is the same kernel applied to the gradient and nothing is stored. f64, f32, f16 and bf16; 16-bit values are computed with
+// in f32 and rounded once as they are stored.
 #pragma once
 
 #include <refrain/core/random.h>
@@ -11,7 +12,8 @@ namespace refrain {
 std::uint32_t drop_threshold(double p);
 
 // out[i] = word(first_element + i) >= p·2^32 ? x[i] / (1 - p) : 0, plus residual[i] if there is one; p = 1 drops all
-// (Srivastava et al., "Dropout", 2014, inverted). out may be x.
+// (Srivastava et al., "Dropout", 2014, inverted). out may be x. x, residual
+// and out share a dtype, or are f32 and one 16-bit type in any combination.
 struct Dropout {
   static constexpr std::string_view name = "dropout";
   In x;                      // contiguous

@@ -1,6 +1,9 @@
 // Names, validation and cost of the elementwise kernels.
 #include <refrain/kernels/elementwise/elementwise.h>
 
+#include <initializer_list>
+#include <utility>
+
 namespace refrain {
 
 namespace {
@@ -17,6 +20,20 @@ void check_broadcasts(std::string_view kernel, std::string_view argument, const 
 void check_operand(std::string_view kernel, std::string_view argument, const TensorArg& arg, const TensorArg& out) {
   check_dtype(kernel, argument, arg, out.dtype());
   check_broadcasts(kernel, argument, arg, out.shape());
+}
+
+// Operands and result of f64 alone, or of f32 and at most one 16-bit type.
+void check_mixed(std::string_view kernel, std::initializer_list<std::pair<std::string_view, const TensorArg*>> args, const TensorArg& out) {
+  bool has[4] = {};  // f64, f32, f16, bf16
+  for (const auto& [argument, arg] : args) {
+    check_floating(kernel, argument, *arg);
+    check_broadcasts(kernel, argument, *arg, out.shape());
+    has[std::size_t(arg->dtype())] = true;
+  }
+  check_floating(kernel, "out", out);
+  has[std::size_t(out.dtype())] = true;
+  check(!has[2] || !has[3], kernel, ": f16 and bf16 do not mix; convert one of them first");
+  check(!has[0] || !(has[1] || has[2] || has[3]), kernel, ": f64 does not mix with other dtypes; convert one of them first");
 }
 
 // An output that repeats elements would be written several times, in no order.
@@ -132,13 +149,28 @@ void validate(const Scalar& k) {
 }
 Cost cost(const Scalar& k) { return {double(k.out.numel()), k.x.bytes() + k.out.bytes()}; }
 
+void validate(const ScalarBackward& k) {
+  check(k.op == ScalarOp::rdiv || k.op == ScalarOp::pow, k.name, ": op must be rdiv or pow");
+  check_floating(name_of(k.op), "grad_out", k.grad_out);
+  check_operand(name_of(k.op), "grad_out", k.grad_out, k.out);
+  check_operand(name_of(k.op), "x", k.x, k.out);
+  check_output(name_of(k.op), k.out);
+}
+Cost cost(const ScalarBackward& k) { return {3 * double(k.out.numel()), k.grad_out.bytes() + k.x.bytes() + k.out.bytes()}; }
+
 void validate(const Binary& k) {
-  check_floating(name_of(k.op), "a", k.a);
-  check_operand(name_of(k.op), "a", k.a, k.out);
-  check_operand(name_of(k.op), "b", k.b, k.out);
+  check_mixed(name_of(k.op), {{"a", &k.a}, {"b", &k.b}}, k.out);
   check_output(name_of(k.op), k.out);
 }
 Cost cost(const Binary& k) { return {double(k.out.numel()), k.a.bytes() + k.b.bytes() + k.out.bytes()}; }
+
+void validate(const DivBackward& k) {
+  check_mixed(k.name, {{"grad_out", &k.grad_out}, {"a", &k.a}, {"b", &k.b}}, k.out);
+  check_output(k.name, k.out);
+}
+Cost cost(const DivBackward& k) {
+  return {4 * double(k.out.numel()), k.grad_out.bytes() + k.a.bytes() + k.b.bytes() + k.out.bytes()};
+}
 
 void validate(const Compare& k) {
   check_dtype(name_of(k.op), "out", k.out, DType::boolean);
@@ -152,8 +184,13 @@ Cost cost(const Compare& k) { return {double(k.out.numel()), k.a.bytes() + k.b.b
 void validate(const Where& k) {
   check_dtype(k.name, "condition", k.condition, DType::boolean);
   check_broadcasts(k.name, "condition", k.condition, k.out.shape());
-  check_operand(k.name, "a", k.a, k.out);
-  check_operand(k.name, "b", k.b, k.out);
+  if (k.a.dtype() == k.b.dtype()) {
+    check_operand(k.name, "a", k.a, k.out);
+    check_operand(k.name, "b", k.b, k.out);
+  } else {
+    check_mixed(k.name, {{"a", &k.a}, {"b", &k.b}}, k.out);
+    check_dtype(k.name, "out", k.out, DType::f32);
+  }
   check_output(k.name, k.out);
 }
 Cost cost(const Where& k) { return {0, k.condition.bytes() + k.a.bytes() + k.b.bytes() + k.out.bytes()}; }

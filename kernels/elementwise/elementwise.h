@@ -1,5 +1,8 @@
 // Elementwise kernels. Operands may be any strided views; inputs broadcast to the output's shape (NumPy's rule).
-// Output and input may be the same view (in place), but must not overlap otherwise. f64 and f32.
+// Output and input may be the same view (in place), but must not overlap otherwise.
+// f64, f32, f16 and bf16. 16-bit values are widened to f32 as they are read, computed with in f32, and rounded once, to
+// nearest, ties to even, as results are stored. Where a kernel says "mixed", f32 operands and results and those of one
+// 16-bit type may be combined as one likes; elsewhere all share a dtype.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -72,7 +75,7 @@ enum class ScalarOp : std::uint8_t {
 };
 std::string_view name_of(ScalarOp op);
 
-// out = op(x, scalar), the scalar rounded to x's dtype first.
+// out = op(x, scalar), the scalar rounded first to the type of arithmetic: f64, or f32 for all others.
 struct Scalar {
   static constexpr std::string_view name = "scalar";
   ScalarOp op;
@@ -84,10 +87,22 @@ void validate(const Scalar&);
 Cost cost(const Scalar&);
 void run(Cpu, const Scalar&);
 
+// out = grad_out · d op(x, scalar) / dx for op rdiv, -(s / x) / x, or pow, s·x^(s - 1). The others need no such kernel.
+struct ScalarBackward {
+  static constexpr std::string_view name = "scalar_backward";
+  ScalarOp op;
+  In grad_out, x;
+  double scalar;
+  Out out;
+};
+void validate(const ScalarBackward&);
+Cost cost(const ScalarBackward&);
+void run(Cpu, const ScalarBackward&);
+
 enum class BinaryOp : std::uint8_t { add, sub, mul, div, maximum, minimum };
 std::string_view name_of(BinaryOp op);
 
-// out = op(a, b). maximum and minimum are NaN where an operand is.
+// out = op(a, b), mixed. maximum and minimum are NaN where an operand is.
 struct Binary {
   static constexpr std::string_view name = "binary";
   BinaryOp op;
@@ -97,6 +112,16 @@ struct Binary {
 void validate(const Binary&);
 Cost cost(const Binary&);
 void run(Cpu, const Binary&);
+
+// out = -(grad_out / b)·(a / b), mixed: the gradient of a / b with respect to b.
+struct DivBackward {
+  static constexpr std::string_view name = "div_backward";
+  In grad_out, a, b;
+  Out out;
+};
+void validate(const DivBackward&);
+Cost cost(const DivBackward&);
+void run(Cpu, const DivBackward&);
 
 enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
 std::string_view name_of(CompareOp op);
@@ -112,7 +137,7 @@ void validate(const Compare&);
 Cost cost(const Compare&);
 void run(Cpu, const Compare&);
 
-// out = condition ? a : b. condition is bool; a, b and out share any dtype.
+// out = condition ? a : b. condition is bool; a, b and out share any dtype, or are f32 but for one 16-bit operand.
 struct Where {
   static constexpr std::string_view name = "where";
   In condition, a, b;

@@ -35,7 +35,7 @@ void run_unary(const Unary& k) {
 }  // namespace
 
 void run(Cpu, const Unary& k) {
-  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) { run_unary<decltype(zero)>(k); });
+  dispatch_arithmetic(k.out.dtype(), [&](auto zero) { run_unary<decltype(zero)>(k); });
 }
 
 }  // namespace refrain

@@ -38,7 +38,7 @@ void run_unary_backward(const UnaryBackward& k) {
 }  // namespace
 
 void run(Cpu, const UnaryBackward& k) {
-  dispatch_wide(k.out.dtype(), k.name, [&](auto zero) { run_unary_backward<decltype(zero)>(k); });
+  dispatch_arithmetic(k.out.dtype(), [&](auto zero) { run_unary_backward<decltype(zero)>(k); });
 }
 
 }  // namespace refrain

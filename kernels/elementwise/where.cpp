@@ -56,11 +56,17 @@ void run(Cpu, const Compare& k) {
 }
 
 void run(Cpu, const Where& k) {
-  dispatch_all(k.out.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    loop3(k.out, k.out.data<T>(), k.condition, k.condition.data<bool>(), k.a, k.a.data<T>(), k.b, k.b.data<T>(),
-          [](bool condition, T a, T b) { return condition ? a : b; });
-  });
+  const auto loop = [&](auto out, auto a, auto b) {
+    using O = decltype(out);
+    using A = decltype(a);
+    using B = decltype(b);
+    loop3(k.out, k.out.data<O>(), k.condition, k.condition.data<bool>(), k.a, k.a.data<A>(), k.b, k.b.data<B>(),
+          [](bool condition, A x, B y) { return condition ? O(x) : O(y); });
+  };
+  if (k.a.dtype() == k.b.dtype()) return dispatch_all(k.out.dtype(), [&](auto zero) { loop(zero, zero, zero); });
+  const bool is_a_narrow = k.a.dtype() != DType::f32;
+  if ((is_a_narrow ? k.a : k.b).dtype() == DType::f16) return is_a_narrow ? loop(float{}, f16{}, float{}) : loop(float{}, float{}, f16{});
+  return is_a_narrow ? loop(float{}, bf16{}, float{}) : loop(float{}, float{}, bf16{});
 }
 
 }  // namespace refrain

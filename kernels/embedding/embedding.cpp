@@ -1,5 +1,6 @@
 // Embedding: validation, cost and CPU code.
 #include <refrain/core/parallel.h>
+#include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/embedding/embedding.h>
 
 #include <algorithm>
@@ -53,23 +54,52 @@ void forward(const EmbeddingForward& k) {
   });
 }
 
+// At most kColumnsPerPiece once there is enough work for several pieces.
+std::int64_t columns_per_piece(std::int64_t count, std::int64_t width) {
+  return std::max<std::int64_t>(1, count * width <= kElementsPerPiece ? width : kColumnsPerPiece);
+}
+
 template <class T, class Index>
 void backward(const EmbeddingBackward& k) {
   const std::int64_t count = k.indices.numel(), width = k.out.dim(1), padding_idx = k.padding_idx;
   const Index* indices = k.indices.data<Index>();
-  check_range(k.name, indices, count, k.out.dim(0));
   const T* grad_out = k.grad_out.data<T>();
   T* grad_weight = k.out.data<T>();
-  parallel_for(k.out.numel(), 4 * kElementsPerPiece, [=](std::int64_t begin, std::int64_t end) { std::fill(grad_weight + begin, grad_weight + end, T(0)); });
   // Pieces are columns: each goes through all indices in order, so no two write one element and the order is fixed.
-  const std::int64_t piece = count * width <= kElementsPerPiece ? width : kColumnsPerPiece;
-  parallel_for(width, std::max<std::int64_t>(piece, 1), [=](std::int64_t begin, std::int64_t end) {
+  parallel_for(width, columns_per_piece(count, width), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t index = indices[i];
       if (index == padding_idx) continue;
       const T* from = grad_out + i * width;
       T* to = grad_weight + index * width;
       for (std::int64_t c = begin; c < end; ++c) to[c] += from[c];
+    }
+  });
+}
+
+// The same for a 16-bit table: positions are put in order of their indices first, so that a row's sum is complete, in f32,
+// before it is rounded.
+template <class S, class Index>
+void backward_by_index(const EmbeddingBackward& k) {
+  const std::int64_t count = k.indices.numel(), width = k.out.dim(1), padding_idx = k.padding_idx;
+  const Index* indices = k.indices.data<Index>();
+  const S* grad_out = k.grad_out.data<S>();
+  S* grad_weight = k.out.data<S>();
+  std::int64_t* order = k.order.data<std::int64_t>();
+  for (std::int64_t i = 0; i < count; ++i) order[i] = i;
+  std::sort(order, order + count, [=](std::int64_t a, std::int64_t b) { return indices[a] != indices[b] ? indices[a] < indices[b] : a < b; });
+  constexpr auto sum = [](auto, auto a, auto b) { return simd::hn::Add(a, b); };
+  constexpr auto as_it_is = [](auto, auto v) { return v; };
+  parallel_for(width, columns_per_piece(count, width), [=](std::int64_t piece_begin, std::int64_t piece_end) {
+    HWY_ALIGN float row[kColumnsPerPiece];
+    for (std::int64_t begin = piece_begin; begin < piece_end; begin += kColumnsPerPiece) {
+      const std::int64_t n = std::min(kColumnsPerPiece, piece_end - begin);
+      for (std::int64_t i = 0; i < count;) {
+        const std::int64_t index = indices[order[i]];
+        std::fill_n(row, n, 0.0f);
+        for (; i < count && indices[order[i]] == index; ++i) simd::map(row, grad_out + order[i] * width + begin, row, n, sum);
+        if (index != padding_idx) simd::map(row, grad_weight + index * width + begin, n, as_it_is);
+      }
     }
   });
 }
@@ -85,15 +115,30 @@ void run(Cpu, const EmbeddingForward& k) {
   k.indices.dtype() == DType::i64 ? forward<std::int64_t>(k) : forward<std::int32_t>(k);
 }
 
-void validate(const EmbeddingBackward& k) { check_indices(k, k.out, "grad_weight", k.grad_out, "grad_out"); }
+void validate(const EmbeddingBackward& k) {
+  check_indices(k, k.out, "grad_weight", k.grad_out, "grad_out");
+  if (!is_16_bit(k.out.dtype())) return;
+  check(k.order.defined(), k.name, ": order must be given for a ", k.out.dtype(), " table");
+  check_shape(k.name, "order", k.order, {k.indices.numel()});
+  check_dtype(k.name, "order", k.order, DType::i64);
+  check_contiguous(k.name, "order", k.order);
+}
 
 Cost cost(const EmbeddingBackward& k) { return {double(k.grad_out.numel()), k.out.bytes() + 3 * k.grad_out.bytes() + k.indices.bytes()}; }
 
 void run(Cpu, const EmbeddingBackward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.out.dtype(), k.name, [&](auto t) {
+  dispatch_floating(k.out.dtype(), k.name, [&](auto t) {
     using T = decltype(t);
-    k.indices.dtype() == DType::i64 ? backward<T, std::int64_t>(k) : backward<T, std::int32_t>(k);
+    const auto run_with = [&](auto zero) {
+      using Index = decltype(zero);
+      check_range(k.name, k.indices.data<Index>(), k.indices.numel(), k.out.dim(0));
+      T* out = k.out.data<T>();
+      parallel_for(k.out.numel(), 4 * kElementsPerPiece, [=](std::int64_t begin, std::int64_t end) { std::fill(out + begin, out + end, T{}); });
+      if constexpr (is_half<T>) backward_by_index<T, Index>(k);
+      else backward<T, Index>(k);
+    };
+    k.indices.dtype() == DType::i64 ? run_with(std::int64_t{}) : run_with(std::int32_t{});
   });
 }
 

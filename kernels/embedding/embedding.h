@@ -1,4 +1,4 @@
-// Embedding: rows of a table picked by index, and the table's gradient.
+// Embedding: rows of a table picked by index, and the table's gradient. f64, f32, f16 and bf16.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -17,12 +17,13 @@ Cost cost(const EmbeddingForward& k);
 void run(Cpu, const EmbeddingForward& k);
 
 // grad_weight[v, :] = sum of grad_out[i, :] over the i with indices[i] == v, added in rising order of i.
-// The row of padding_idx stays zero; -1 means there is none.
+// The row of padding_idx stays zero; -1 means there is none. For 16-bit tables a row's sum is kept in f32 and rounded once.
 struct EmbeddingBackward {
   static constexpr std::string_view name = "embedding_backward";
   In grad_out, indices;      // indices.shape + [D]; any shape, i64 or i32
   std::int64_t padding_idx;
   Out out;                   // grad_weight [V, D]
+  OptionalOut order = {};    // i64 [number of indices], scratch; needed for 16-bit tables
 };
 void validate(const EmbeddingBackward& k);
 Cost cost(const EmbeddingBackward& k);

@@ -19,6 +19,7 @@ using simd::for_vectors;
 using simd::Sums;
 
 constexpr std::int64_t kBlock = 2048;  // logits that stay in the first-level cache between the two looks at them
+constexpr std::int64_t kChunk = 512;   // 16-bit logits that are widened at once
 constexpr std::int64_t kElementsPerPiece = 16384;
 
 std::int64_t rows_per_piece(std::int64_t classes) { return std::max<std::int64_t>(1, kElementsPerPiece / classes); }
@@ -44,8 +45,8 @@ struct RowStatistics {
   double mean;         // of the logits; only with label smoothing
 };
 
-template <class T>
-T block_maximum(const T* x, std::int64_t n) {
+template <class S, class T = accumulator_t<S>>
+T block_maximum(const S* x, std::int64_t n) {
   const hn::ScalableTag<T> d;
   const auto lowest = hn::Set(d, -std::numeric_limits<T>::infinity());
   auto a = lowest, b = lowest;
@@ -56,15 +57,15 @@ T block_maximum(const T* x, std::int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(a, b)));
 }
 
-template <class T>
-RowStatistics<T> row_statistics(const T* x, std::int64_t classes, bool wants_mean) {
+template <class S, class T = accumulator_t<S>>
+RowStatistics<T> row_statistics(const S* x, std::int64_t classes, bool wants_mean) {
   const hn::ScalableTag<T> d;
   const T minus_infinity = -std::numeric_limits<T>::infinity();
   T maximum = minus_infinity, sum = 0;
   double total = 0;
   for (std::int64_t begin = 0; begin < classes; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, classes - begin);
-    const T* block = x + begin;
+    const S* block = x + begin;
     const T highest = std::max(maximum, block_maximum(block, n));
     if (highest > maximum) {
       if (sum != 0) sum *= std::exp(maximum - highest);
@@ -85,10 +86,10 @@ RowStatistics<T> row_statistics(const T* x, std::int64_t classes, bool wants_mea
   return {maximum, std::log(sum), total / double(classes)};
 }
 
-template <class T>
+template <class S, class T = accumulator_t<S>>
 void forward(const CrossEntropyForward& k) {
   const std::int64_t classes = k.logits.dim(-1), rows = k.targets.numel();
-  const T* logits = k.logits.data<T>();
+  const S* logits = k.logits.data<S>();
   const std::int64_t* targets = k.targets.data<std::int64_t>();
   const bool is_summed = k.reduction != Reduction::none;
   T *statistics = k.statistics.data<T>(), *losses = is_summed ? k.row_losses.data<T>() : k.out.data<T>();
@@ -97,7 +98,7 @@ void forward(const CrossEntropyForward& k) {
   parallel_for(rows, rows_per_piece(classes), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       const bool is_ignored = targets[r] == k.ignore_index;
-      const T* x = logits + r * classes;
+      const S* x = logits + r * classes;
       const RowStatistics<T> row = is_ignored ? RowStatistics<T>{0, 0, 0} : row_statistics(x, classes, smoothing != 0);
       if (statistics) {
         statistics[2 * r] = row.maximum;
@@ -108,7 +109,7 @@ void forward(const CrossEntropyForward& k) {
       if (!is_ignored && std::isinf(row.log_sum)) {
         loss = row.log_sum;
       } else if (!is_ignored) {
-        loss = row.log_sum + (row.maximum - x[targets[r]]);
+        loss = row.log_sum + (row.maximum - T(x[targets[r]]));
         if (smoothing != 0) loss = (T(1) - smoothing) * loss + smoothing * (row.log_sum + T(double(row.maximum) - row.mean));
       }
       losses[r] = loss * scale;
@@ -124,24 +125,25 @@ void forward(const CrossEntropyForward& k) {
   *k.out.data<T>() = T(sum * k.scale);
 }
 
-template <class T>
+template <class S, class T = accumulator_t<S>>
 void backward(const CrossEntropyBackward& k) {
   const std::int64_t classes = k.logits.dim(-1), rows = k.targets.numel();
-  const T *logits = k.logits.data<T>(), *statistics = k.statistics.data<T>(), *grad_out = k.grad_out.data<T>();
+  const S* logits = k.logits.data<S>();
+  const T *statistics = k.statistics.data<T>(), *grad_out = k.grad_out.data<T>();
   const std::int64_t* targets = k.targets.data<std::int64_t>();
-  T* grad = k.out.data<T>();
+  S* grad = k.out.data<S>();
   double factor = k.scale;
   if (k.reduction == Reduction::mean) factor /= double(std::max<std::int64_t>(1, count_kept(k.targets, k.ignore_index)));
   const T smoothed = T(k.label_smoothing / double(classes)), on_target = T(1.0 - k.label_smoothing);
   parallel_for(rows, rows_per_piece(classes), [&](std::int64_t begin, std::int64_t end) {
     const hn::ScalableTag<T> d;
     for (std::int64_t r = begin; r < end; ++r) {
-      T* g = grad + r * classes;
+      S* g = grad + r * classes;
       if (targets[r] == k.ignore_index) {
-        std::fill_n(g, classes, T(0));
+        std::fill_n(g, classes, S{});
         continue;
       }
-      const T* x = logits + r * classes;
+      const S* x = logits + r * classes;
       const T row_scale = T(double(grad_out[k.reduction == Reduction::none ? r : 0]) * factor);
       const auto maximum = hn::Set(d, statistics[2 * r]), log_sum = hn::Set(d, statistics[2 * r + 1]);
       const auto scale = hn::Set(d, row_scale), floor = hn::Set(d, smoothed);
@@ -153,23 +155,41 @@ void backward(const CrossEntropyBackward& k) {
       });
       // The target's own difference before scaling, so that a probability near 1 loses nothing.
       const std::int64_t t = targets[r];
-      g[t] = (hn::GetLane(value(hn::Set(d, x[t]))) - on_target) * row_scale;
+      g[t] = S((hn::GetLane(value(hn::Set(d, T(x[t])))) - on_target) * row_scale);
     }
   });
 }
 
-template <class T>
+// The first of the largest values.
+template <class S>
+std::int64_t index_of_largest(const S* x, std::int64_t n) {
+  if constexpr (is_half<S>) {
+    float buffer[kChunk], best = float(x[0]);
+    std::int64_t at = 0;
+    for (std::int64_t begin = 0; begin < n; begin += kChunk) {
+      const std::int64_t count = std::min(kChunk, n - begin);
+      simd::map(x + begin, buffer, count, [](auto, auto v) { return v; });
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (best < buffer[i]) best = buffer[i], at = begin + i;
+      }
+    }
+    return at;
+  } else {
+    return std::max_element(x, x + n) - x;
+  }
+}
+
+template <class S>
 std::int64_t correct_rows(const CountCorrect& k) {
   const std::int64_t classes = k.logits.dim(-1);
-  const T* logits = k.logits.data<T>();
+  const S* logits = k.logits.data<S>();
   const std::int64_t* targets = k.targets.data<std::int64_t>();
   std::atomic<std::int64_t> correct{0};  // a sum of integers: any order gives the same
   parallel_for(k.targets.numel(), rows_per_piece(classes), [&](std::int64_t begin, std::int64_t end) {
     std::int64_t here = 0;
     for (std::int64_t r = begin; r < end; ++r) {
       if (targets[r] == k.ignore_index) continue;
-      const T* x = logits + r * classes;
-      here += std::max_element(x, x + classes) - x == targets[r];
+      here += index_of_largest(logits + r * classes, classes) == targets[r];
     }
     correct.fetch_add(here, std::memory_order_relaxed);
   });
@@ -181,19 +201,19 @@ std::int64_t correct_rows(const CountCorrect& k) {
 void run(Cpu, const CrossEntropyForward& k) {
   if (!k.out.has_bytes() && !k.statistics.has_bytes()) return;
   check_targets(k);
-  dispatch_wide(k.logits.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+  dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
 }
 
 void run(Cpu, const CrossEntropyBackward& k) {
   if (!k.out.has_bytes()) return;
   check_targets(k);
-  dispatch_wide(k.logits.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
 }
 
 void run(Cpu, const CountCorrect& k) {
   if (!k.out.has_bytes()) return;
   check_targets(k);
-  dispatch_wide(k.logits.dtype(), k.name, [&](auto t) { *k.out.data<std::int64_t>() = correct_rows<decltype(t)>(k); });
+  dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { *k.out.data<std::int64_t>() = correct_rows<decltype(t)>(k); });
 }
 
 void run(Cpu, const CountTargets& k) {

@@ -39,7 +39,11 @@ template <class K>
 void check_mse(const K& k) {
   check_floating(K::name, "x", k.x);
   check_contiguous(K::name, "x", k.x);
-  check_tensor(K::name, "target", k.target, k.x.shape(), k.x.dtype());
+  check_shape(K::name, "target", k.target, k.x.shape());
+  check_contiguous(K::name, "target", k.target);
+  const DType x = k.x.dtype(), target = k.target.dtype();
+  check(x == target || (x == DType::f32 && is_16_bit(target)) || (is_16_bit(x) && target == DType::f32), K::name,
+        ": x and target must share a dtype, or be f32 and a 16-bit type, got ", x, " and ", target);
 }
 
 }  // namespace
@@ -55,7 +59,7 @@ std::string_view name_of(Reduction reduction) {
 
 void validate(const CrossEntropyForward& k) {
   const Shape rows = check_cross_entropy(k);
-  check_tensor(k.name, "out", k.out, k.reduction == Reduction::none ? rows : Shape{}, k.logits.dtype());
+  check_tensor(k.name, "out", k.out, k.reduction == Reduction::none ? rows : Shape{}, accumulator_dtype(k.logits.dtype()));
   const DType accumulator = accumulator_dtype(k.logits.dtype());
   if (k.statistics.defined()) check_tensor(k.name, "statistics", k.statistics, with_two(rows), accumulator);
   if (k.reduction == Reduction::none) return;
@@ -67,7 +71,7 @@ Cost cost(const CrossEntropyForward& k) { return {14.0 * double(k.logits.numel()
 
 void validate(const CrossEntropyBackward& k) {
   const Shape rows = check_cross_entropy(k);
-  check_tensor(k.name, "grad_out", k.grad_out, k.reduction == Reduction::none ? rows : Shape{}, k.logits.dtype());
+  check_tensor(k.name, "grad_out", k.grad_out, k.reduction == Reduction::none ? rows : Shape{}, accumulator_dtype(k.logits.dtype()));
   check_tensor(k.name, "statistics", k.statistics, with_two(rows), accumulator_dtype(k.logits.dtype()));
   check_tensor(k.name, "grad_logits", k.out, k.logits.shape(), k.logits.dtype());
 }
@@ -78,21 +82,21 @@ Cost cost(const CrossEntropyBackward& k) {
 
 void validate(const MseForward& k) {
   check_mse(k);
-  check_tensor(k.name, "out", k.out, k.reduction == Reduction::none ? k.x.shape() : Shape{}, k.x.dtype());
+  check_tensor(k.name, "out", k.out, k.reduction == Reduction::none ? k.x.shape() : Shape{}, accumulator_dtype(k.x.dtype()));
   if (k.reduction == Reduction::none) return;
   check(k.partials.defined(), k.name, ": partials must be given for reduction ", name_of(k.reduction));
   check_tensor(k.name, "partials", k.partials, {MseForward::num_partials(k.x.numel())}, DType::f64);
 }
 
-Cost cost(const MseForward& k) { return {3.0 * double(k.x.numel()), 2 * k.x.bytes() + k.out.bytes()}; }
+Cost cost(const MseForward& k) { return {3.0 * double(k.x.numel()), k.x.bytes() + k.target.bytes() + k.out.bytes()}; }
 
 void validate(const MseBackward& k) {
   check_mse(k);
-  check_tensor(k.name, "grad_out", k.grad_out, k.reduction == Reduction::none ? k.x.shape() : Shape{}, k.x.dtype());
+  check_tensor(k.name, "grad_out", k.grad_out, k.reduction == Reduction::none ? k.x.shape() : Shape{}, accumulator_dtype(k.x.dtype()));
   check_tensor(k.name, "grad_x", k.out, k.x.shape(), k.x.dtype());
 }
 
-Cost cost(const MseBackward& k) { return {3.0 * double(k.x.numel()), 3 * k.x.bytes()}; }
+Cost cost(const MseBackward& k) { return {3.0 * double(k.x.numel()), 2 * k.x.bytes() + k.target.bytes()}; }
 
 void validate(const CountCorrect& k) {
   check_logits(k);

@@ -1,5 +1,7 @@
 // Losses: cross-entropy from logits and class indices, mean squared error, and the count of correct predictions.
-// Sums over rows are kept in f64 and added in row order.
+// Sums over rows are kept in f64 and added in row order. f64, f32, f16 and bf16: losses, and the gradients that come back
+// to them, have the accumulator dtype (f32 but for f64), which is also what everything is computed in; 16-bit inputs are
+// read as they are, and gradients of 16-bit inputs are rounded once.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -20,7 +22,7 @@ struct CrossEntropyForward {
   double label_smoothing;
   Reduction reduction;
   double scale;
-  Out out;                   // loss [], or […] with Reduction::none
+  Out out;                   // loss [], or […] with Reduction::none; accumulator type
   OptionalOut statistics;    // […, 2] accumulator type: maximum m and log(sum(exp(x - m))) of each row; for backward
   OptionalOut row_losses;    // […] accumulator type, scratch; not needed with Reduction::none
 };
@@ -32,13 +34,13 @@ void run(Cpu, const CrossEntropyForward& k);
 // Rows of ignored targets get exact zeros, whatever their logits.
 struct CrossEntropyBackward {
   static constexpr std::string_view name = "cross_entropy_backward";
-  In grad_out;                     // [], or […] with Reduction::none
+  In grad_out;                     // [], or […] with Reduction::none; accumulator type
   In logits, targets, statistics;  // […, V]  […] i64  […, 2]
   std::int64_t ignore_index;
   double label_smoothing;
   Reduction reduction;
   double scale;
-  Out out;                         // grad_logits […, V]
+  Out out;                         // grad_logits […, V], the logits' dtype
 };
 void validate(const CrossEntropyBackward& k);
 Cost cost(const CrossEntropyBackward& k);
@@ -47,9 +49,9 @@ void run(Cpu, const CrossEntropyBackward& k);
 // (x - target)², its mean (0 for no elements) or its sum.
 struct MseForward {
   static constexpr std::string_view name = "mse_loss";
-  In x, target;           // equal shapes, contiguous
+  In x, target;           // equal shapes, contiguous; one dtype, or f32 and a 16-bit type
   Reduction reduction;
-  Out out;                // [], or the shape of x with Reduction::none
+  Out out;                // [], or the shape of x with Reduction::none; accumulator type
   OptionalOut partials;   // [num_partials(numel)] f64, scratch; not needed with Reduction::none
   static std::int64_t num_partials(std::int64_t numel);
 };
@@ -60,9 +62,9 @@ void run(Cpu, const MseForward& k);
 // grad_x = 2 · (x - target) · grad_out / (numel with Reduction::mean).
 struct MseBackward {
   static constexpr std::string_view name = "mse_loss_backward";
-  In grad_out, x, target;
+  In grad_out, x, target;  // grad_out in the accumulator type
   Reduction reduction;
-  Out out;                // grad_x
+  Out out;                 // grad_x, of x's dtype
 };
 void validate(const MseBackward& k);
 Cost cost(const MseBackward& k);

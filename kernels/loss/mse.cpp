@@ -14,9 +14,20 @@ using simd::for_vectors;
 
 constexpr std::int64_t kPiece = 16384;
 
-template <class T>
+// Calls f with values of x's and target's types: equal, or f32 and a 16-bit type.
+template <class F>
+void dispatch_pair(DType x, DType target, std::string_view op, F&& f) {
+  dispatch_floating(x, op, [&](auto x_zero) {
+    if (x == target) return f(x_zero, x_zero);
+    if constexpr (is_half<decltype(x_zero)>) return f(x_zero, float{});
+    else return target == DType::f16 ? f(float{}, f16{}) : f(float{}, bf16{});
+  });
+}
+
+template <class X, class Y, class T = accumulator_t<X>>
 void forward(const MseForward& k) {
-  const T *x = k.x.data<T>(), *target = k.target.data<T>();
+  const X* x = k.x.data<X>();
+  const Y* target = k.target.data<Y>();
   T* out = k.out.data<T>();
   double* partials = k.partials.data<double>();
   const bool is_summed = k.reduction != Reduction::none;
@@ -37,10 +48,12 @@ void forward(const MseForward& k) {
   *out = T(k.reduction == Reduction::mean ? sum / double(std::max<std::int64_t>(1, numel)) : sum);
 }
 
-template <class T>
+template <class X, class Y, class T = accumulator_t<X>>
 void backward(const MseBackward& k) {
-  const T *x = k.x.data<T>(), *target = k.target.data<T>(), *grad_out = k.grad_out.data<T>();
-  T* out = k.out.data<T>();
+  const X* x = k.x.data<X>();
+  const Y* target = k.target.data<Y>();
+  const T* grad_out = k.grad_out.data<T>();
+  X* out = k.out.data<X>();
   const bool is_summed = k.reduction != Reduction::none;
   const std::int64_t numel = k.x.numel();
   const double factor = k.reduction == Reduction::mean ? 2.0 / double(std::max<std::int64_t>(1, numel)) : 2.0;
@@ -62,12 +75,12 @@ std::int64_t MseForward::num_partials(std::int64_t numel) { return (numel + kPie
 
 void run(Cpu, const MseForward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
+  dispatch_pair(k.x.dtype(), k.target.dtype(), k.name, [&](auto x, auto target) { forward<decltype(x), decltype(target)>(k); });
 }
 
 void run(Cpu, const MseBackward& k) {
   if (!k.out.has_bytes()) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+  dispatch_pair(k.x.dtype(), k.target.dtype(), k.name, [&](auto x, auto target) { backward<decltype(x), decltype(target)>(k); });
 }
 
 }  // namespace refrain

@@ -25,20 +25,20 @@ struct Around {
 };
 
 // The largest of n >= 1 contiguous values, or a NaN among them.
-template <class T>
-T max_of(const T* x, std::int64_t n) {
+template <class X, class T = accumulator_t<X>>
+T max_of(const X* x, std::int64_t n) {
   const simd::Tag<T> d;
   const std::int64_t lanes = std::int64_t(hn::Lanes(d));
   if (n < lanes) {
-    T best = x[0];
-    for (std::int64_t i = 1; i < n && !std::isnan(best); ++i) best = x[i] > best || std::isnan(x[i]) ? x[i] : best;
+    T best = T(x[0]);
+    for (std::int64_t i = 1; i < n && !std::isnan(best); ++i) best = T(x[i]) > best || std::isnan(T(x[i])) ? T(x[i]) : best;
     return best;
   }
   // The last vector may overlap its neighbour: a maximum does not mind.
-  auto best = hn::LoadU(d, x);
+  auto best = simd::load(d, x);
   auto has_nan = hn::IsNaN(best);
   for (std::int64_t i = lanes; i < n; i += lanes) {
-    const auto v = hn::LoadU(d, x + std::min(i, n - lanes));
+    const auto v = simd::load(d, x + std::min(i, n - lanes));
     has_nan = hn::Or(has_nan, hn::IsNaN(v));
     best = hn::Max(best, v);
   }
@@ -51,30 +51,30 @@ bool is_same_value(T a, T b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }
 
-template <class T>
+template <class X>
 void run_max(const Max& k) {
+  using T = accumulator_t<X>;
   const Around around(k.x.shape(), k.dim);
-  const T* x = k.x.data<T>();
+  const X* x = k.x.data<X>();
   // A replay may want the indices alone.
-  T* out = k.out.has_bytes() ? k.out.data<T>() : nullptr;
+  X* out = k.out.has_bytes() ? k.out.data<X>() : nullptr;
   std::int64_t* indices = k.indices.has_bytes() ? k.indices.data<std::int64_t>() : nullptr;
   const std::int64_t per_piece = std::max<std::int64_t>(1, kGrain / around.extent);
   parallel_for(around.outer * around.inner, per_piece, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const T* line = x + i / around.inner * around.extent * around.inner + i % around.inner;
-      T best = line[0];
+      const X* line = x + i / around.inner * around.extent * around.inner + i % around.inner;
       std::int64_t at = 0;
       if (around.inner == 1) {
-        best = max_of(line, around.extent);
-        while (!is_same_value(line[at], best)) ++at;
-        best = line[at];
+        const T best = max_of(line, around.extent);
+        while (!is_same_value(T(line[at]), best)) ++at;
       } else {
+        T best = T(line[0]);
         for (std::int64_t j = 1; j < around.extent && !std::isnan(best); ++j) {
-          const T value = line[j * around.inner];
+          const T value = T(line[j * around.inner]);
           if (value > best || std::isnan(value)) best = value, at = j;
         }
       }
-      if (out) out[i] = best;
+      if (out) out[i] = line[at * around.inner];
       if (indices) indices[i] = at;
     }
   });
@@ -84,12 +84,12 @@ void run_max(const Max& k) {
 
 void run(Cpu, const Max& k) {
   if ((!k.out.has_bytes() && !k.indices.has_bytes()) || k.out.numel() == 0) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) { run_max<decltype(zero)>(k); });
+  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) { run_max<decltype(zero)>(k); });
 }
 
 void run(Cpu, const MaxBackward& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_wide(k.out.dtype(), k.name, [&](auto zero) {
+  dispatch_floating(k.out.dtype(), k.name, [&](auto zero) {
     using T = decltype(zero);
     const Around around(k.out.shape(), k.dim);
     const T* grad_out = k.grad_out.data<T>();
@@ -97,7 +97,7 @@ void run(Cpu, const MaxBackward& k) {
     T* out = k.out.data<T>();
     const std::int64_t slab = around.extent * around.inner;
     parallel_for(around.outer, std::max<std::int64_t>(1, kGrain / slab), [&](std::int64_t begin, std::int64_t end) {
-      std::fill(out + begin * slab, out + end * slab, T(0));
+      std::fill(out + begin * slab, out + end * slab, T{});
       for (std::int64_t o = begin; o < end; ++o) {
         for (std::int64_t c = 0; c < around.inner; ++c) {
           const std::int64_t i = o * around.inner + c;

@@ -40,7 +40,9 @@ std::int64_t sum_scratch_numel(const Shape& x, const Shape& out) { return SumPla
 void validate(const Sum& k) {
   check_floating(k.name, "x", k.x);
   check_contiguous(k.name, "x", k.x);
-  check_dtype(k.name, "out", k.out, k.x.dtype());
+  const DType from = k.x.dtype(), to = k.out.dtype();
+  check(to == from || (from == DType::f32 && is_16_bit(to)) || (is_16_bit(from) && to == DType::f32), k.name, ": out of x's dtype ", from,
+        ", or between f32 and a 16-bit type, expected, got ", to);
   check_contiguous(k.name, "out", k.out);
   bool fits = k.out.num_dims() <= k.x.num_dims();
   for (int i = 1; fits && i <= k.out.num_dims(); ++i) fits = k.out.dim(-i) == 1 || k.out.dim(-i) == k.x.dim(-i);
@@ -48,7 +50,7 @@ void validate(const Sum& k) {
   if (const std::int64_t scratch = sum_scratch_numel(k.x.shape(), k.out.shape())) {
     check(k.scratch.defined(), k.name, ": scratch must be [", scratch, "], got none");
     check_shape(k.name, "scratch", k.scratch, {scratch});
-    check_dtype(k.name, "scratch", k.scratch, k.x.dtype());
+    check_dtype(k.name, "scratch", k.scratch, accumulator_dtype(k.x.dtype()));
   }
 }
 Cost cost(const Sum& k) { return {double(k.x.numel()), k.x.bytes() + k.out.bytes()}; }

@@ -1,5 +1,6 @@
 // Reductions. Sums have one fixed order that depends on shapes alone: blocks of a fixed size are summed in the
-// accumulator type, block sums are combined in order in double. x must be contiguous. f64 and f32.
+// accumulator type (f32 for f32, f16 and bf16), block sums are combined in order in double, and the result is rounded
+// once. x must be contiguous. f64, f32, f16 and bf16.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -11,15 +12,15 @@ struct Sum {
   static constexpr std::string_view name = "sum";
   In x;                      // contiguous
   double scale = 1;          // 1/n makes a mean
-  Out out;                   // contiguous
-  OptionalOut scratch = {};  // [sum_scratch_numel(x.shape, out.shape)] of x's dtype; may be absent when that is 0
+  Out out;                   // contiguous; x's dtype, or a 16-bit type for f32, or f32 for a 16-bit type
+  OptionalOut scratch = {};  // [sum_scratch_numel(x.shape, out.shape)] of x's accumulator dtype; may be absent when that is 0
 };
 std::int64_t sum_scratch_numel(const Shape& x, const Shape& out);
 void validate(const Sum&);
 Cost cost(const Sum&);
 void run(Cpu, const Sum&);
 
-// out[0] = Σ x², in double: a sum of squares of f32 cannot overflow.
+// out[0] = Σ x², in double: a sum of squares of f32, f16 or bf16 cannot overflow.
 struct SquaredNorm {
   static constexpr std::string_view name = "squared_norm";
   In x;         // contiguous

@@ -1,6 +1,7 @@
 // Sums on the CPU.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd.h>
+#include <refrain/kernels/convert/round.h>
 #include <refrain/kernels/reduce/reduce.h>
 #include <refrain/kernels/reduce/sum_plan.h>
 
@@ -12,12 +13,16 @@ namespace {
 
 namespace hn = simd::hn;
 
+// Whether a sum of X may be stored as O: as X itself, or between f32 and a 16-bit type.
+template <class X, class O>
+inline constexpr bool kSumsInto = std::is_same_v<X, O> || (std::is_same_v<X, float> && is_half<O>) || (is_half<X> && std::is_same_v<O, float>);
+
 // Elements a piece of parallel work reads, and columns it holds partial sums for.
 constexpr std::int64_t kGrain = 32768, kColumns = 512;
 
 // to[c] = Σ_r x[r·stride + c] for c below `columns` (at most kColumns): four rows are added to each other first.
-template <class T>
-void sum_columns(const T* x, std::int64_t rows, std::int64_t stride, std::int64_t columns, T* to) {
+template <class X, class T = accumulator_t<X>>
+void sum_columns(const X* x, std::int64_t rows, std::int64_t stride, std::int64_t columns, T* to) {
   std::int64_t r = 0;
   std::fill_n(to, columns, T(0));
   const simd::Tag<T> d;
@@ -25,26 +30,28 @@ void sum_columns(const T* x, std::int64_t rows, std::int64_t stride, std::int64_
   const auto add_rows = [&](auto&& rows_at) {
     std::int64_t c = 0;
     for (; c + lanes <= columns; c += lanes) {
-      const auto load = [&](const T* p) { return hn::LoadU(d, p + c); };
+      const auto load = [&](const X* p) { return simd::load(d, p + c); };
       hn::StoreU(hn::Add(hn::LoadU(d, to + c), rows_at(load)), d, to + c);
     }
     if (c < columns) {
       const std::size_t rest = std::size_t(columns - c);
-      const auto load = [&](const T* p) { return simd::load_first(d, p + c, rest); };
+      const auto load = [&](const X* p) { return simd::load_first(d, p + c, rest); };
       simd::store_first(hn::Add(simd::load_first(d, to + c, rest), rows_at(load)), d, to + c, rest);
     }
   };
   for (; r + 4 <= rows; r += 4) {
-    const T* p = x + r * stride;
+    const X* p = x + r * stride;
     add_rows([&](auto load) { return hn::Add(hn::Add(load(p), load(p + stride)), hn::Add(load(p + 2 * stride), load(p + 3 * stride))); });
   }
   for (; r < rows; ++r) add_rows([&](auto load) { return load(x + r * stride); });
 }
 
-template <class T>
+template <class X, class O>
 class Summation {
+  using T = accumulator_t<X>;
+
  public:
-  explicit Summation(const Sum& k) : plan_(k.x.shape(), k.out.shape()), x_(k.x.data<T>()), out_(k.out.data<T>()), scale_(k.scale) {
+  explicit Summation(const Sum& k) : plan_(k.x.shape(), k.out.shape()), x_(k.x.data<X>()), out_(k.out.data<O>()), scale_(k.scale) {
     direct_ = !plan_.needs_scratch();
     if (!direct_) partial_ = k.scratch.data<T>();
   }
@@ -58,7 +65,7 @@ class Summation {
   // Writes Σ of one block; `index` counts outer indexes × blocks.
   void store(std::int64_t index, T sum) {
     if (direct_)
-      out_[index] = T(double(sum) * scale_);
+      out_[index] = rounded<O>(double(sum) * scale_);
     else
       partial_[index] = sum;
   }
@@ -68,7 +75,7 @@ class Summation {
     parallel_for(plan_.outer_count * plan_.num_blocks, per_piece, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t first = i % plan_.num_blocks * plan_.block;
-        const T* row = x_ + i / plan_.num_blocks * plan_.reduced;
+        const X* row = x_ + i / plan_.num_blocks * plan_.reduced;
         store(i, simd::sum_of(row + first, std::min(plan_.block, plan_.reduced - first), [](auto, auto v) { return v; }));
       }
     });
@@ -84,7 +91,7 @@ class Summation {
                      const std::int64_t index = i / cuts, column = i % cuts * kColumns;
                      const std::int64_t count = std::min(kColumns, plan_.columns - column);
                      const std::int64_t first = index % plan_.num_blocks * plan_.block;
-                     const T* x = x_ + (index / plan_.num_blocks * plan_.reduced + first) * plan_.columns + column;
+                     const X* x = x_ + (index / plan_.num_blocks * plan_.reduced + first) * plan_.columns + column;
                      sum_columns(x, std::min(plan_.block, plan_.reduced - first), plan_.columns, count, sums);
                      for (std::int64_t c = 0; c < count; ++c) store(index * plan_.columns + column + c, sums[c]);
                    }
@@ -108,7 +115,7 @@ class Summation {
             for (std::int64_t c = 0; c < count; ++c) sums[c] += double(partial[c]);
           }
         }
-        for (std::int64_t c = 0; c < count; ++c) out_[kept * plan_.columns + column + c] = T(sums[c] * scale_);
+        for (std::int64_t c = 0; c < count; ++c) out_[kept * plan_.columns + column + c] = rounded<O>(sums[c] * scale_);
       }
     });
   }
@@ -127,8 +134,8 @@ class Summation {
   }
 
   SumPlan plan_;
-  const T* x_;
-  T* out_;
+  const X* x_;
+  O* out_;
   T* partial_ = nullptr;
   double scale_;
   bool direct_;
@@ -138,12 +145,17 @@ class Summation {
 
 void run(Cpu, const Sum& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) {
-    using T = decltype(zero);
-    if (k.x.numel() == 0)
-      std::fill_n(k.out.data<T>(), k.out.numel(), T(0 * k.scale));
-    else
-      Summation<T>(k).run();
+  dispatch_floating(k.x.dtype(), k.name, [&](auto from) {
+    using X = decltype(from);
+    dispatch_floating(k.out.dtype(), k.name, [&](auto to) {
+      using O = decltype(to);
+      if constexpr (kSumsInto<X, O>) {  // validate() has refused the others
+        if (k.x.numel() == 0)
+          std::fill_n(k.out.data<O>(), k.out.numel(), rounded<O>(0 * k.scale));
+        else
+          Summation<X, O>(k).run();
+      }
+    });
   });
 }
 
@@ -152,17 +164,17 @@ void run(Cpu, const SquaredNorm& k) {
   const std::int64_t pieces = squared_norm_scratch_numel(k.x.numel());
   const std::int64_t block = std::max<std::int64_t>(1, (k.x.numel() + pieces - 1) / pieces);
   double* partial = k.scratch.data<double>();
-  dispatch_wide(k.x.dtype(), k.name, [&](auto zero) {
-    using T = decltype(zero);
-    const T* x = k.x.data<T>();
+  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
+    using X = decltype(zero);
+    const X* x = k.x.data<X>();
     parallel_for(pieces, 4, [&](std::int64_t begin, std::int64_t end) {
       const simd::Tag<double> d;
       const std::int64_t lanes = std::int64_t(hn::Lanes(d));
       for (std::int64_t piece = begin; piece < end; ++piece) {
-        const T* p = x + piece * block;
+        const X* p = x + piece * block;
         const std::int64_t n = std::max<std::int64_t>(0, std::min(block, k.x.numel() - piece * block));
         const auto load = [&](std::int64_t i) {
-          if constexpr (std::is_same_v<T, double>)
+          if constexpr (std::is_same_v<X, double>)
             return simd::load_first(d, p + i, std::size_t(n - i));
           else
             return hn::PromoteTo(d, simd::load_first(hn::Rebind<float, decltype(d)>(), p + i, std::size_t(n - i)));

@@ -1,4 +1,5 @@
-// Softmax and log-softmax over one dim, by subtraction of the maximum; sums in accumulator_t of the dtype.
+// Softmax and log-softmax over one dim, by subtraction of the maximum. f64, f32, f16 and bf16; all arguments share the
+// dtype. 16-bit lines are computed with in f32, sums included, and rounded once as results are stored.
 #pragma once
 
 #include <refrain/kernels/kernel.h>

@@ -53,8 +53,10 @@ struct Layout {
   }
 };
 
-template <bool is_log, class T>
-void forward_row(const T* x, T* out, std::int64_t length) {
+// Exponentials wait in the output for their sum, unless it would round them: then they are computed again.
+template <bool is_log, class S>
+void forward_row(const S* x, S* out, std::int64_t length) {
+  using T = accumulator_t<S>;
   const hn::ScalableTag<T> d;
   const auto lowest = hn::Set(d, kMinusInfinity<T>);
   auto highest = lowest;
@@ -66,7 +68,7 @@ void forward_row(const T* x, T* out, std::int64_t length) {
   Sums<decltype(d), 2> sums(d);
   for_vectors<2>(d, length, [&](auto k, std::int64_t i, auto lanes) HWY_ATTR {
     const auto e = simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + i), shift));
-    if constexpr (!is_log) lanes.store(e, d, out + i);
+    if constexpr (!is_log && !is_half<S>) lanes.store(e, d, out + i);
     sums.part[k] = hn::Add(sums.part[k], lanes.keep(d, e));
   });
   const T sum = sums.total(d);
@@ -77,12 +79,19 @@ void forward_row(const T* x, T* out, std::int64_t length) {
     });
   } else {
     const auto scale = hn::Set(d, sum == 0 ? T(0) : T(1) / sum);
-    for_vectors(d, length, [&](std::int64_t i, auto lanes) HWY_ATTR { lanes.store(hn::Mul(lanes.load(d, out + i), scale), d, out + i); });
+    for_vectors(d, length, [&](std::int64_t i, auto lanes) HWY_ATTR {
+      const auto e = [&]() HWY_ATTR {
+        if constexpr (is_half<S>) return simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + i), shift));
+        else return lanes.load(d, out + i);
+      }();
+      lanes.store(hn::Mul(e, scale), d, out + i);
+    });
   }
 }
 
-template <bool is_log, class T, class Lanes>
-void forward_columns(const T* x, T* out, std::int64_t length, std::int64_t inner, Lanes lanes) {
+template <bool is_log, class S, class Lanes>
+void forward_columns(const S* x, S* out, std::int64_t length, std::int64_t inner, Lanes lanes) {
+  using T = accumulator_t<S>;
   const hn::ScalableTag<T> d;
   const auto zero = hn::Zero(d), lowest = hn::Set(d, kMinusInfinity<T>);
   auto shift = lowest;
@@ -91,7 +100,7 @@ void forward_columns(const T* x, T* out, std::int64_t length, std::int64_t inner
   auto sum = zero;
   for (std::int64_t j = 0; j < length; ++j) {
     const auto e = simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + j * inner), shift));
-    if constexpr (!is_log) lanes.store(e, d, out + j * inner);
+    if constexpr (!is_log && !is_half<S>) lanes.store(e, d, out + j * inner);
     sum = hn::Add(sum, e);
   }
   const auto is_empty = hn::Eq(sum, zero);
@@ -102,19 +111,25 @@ void forward_columns(const T* x, T* out, std::int64_t length, std::int64_t inner
     }
   } else {
     const auto scale = hn::IfThenElse(is_empty, zero, hn::Div(hn::Set(d, T(1)), sum));
-    for (std::int64_t j = 0; j < length; ++j) lanes.store(hn::Mul(lanes.load(d, out + j * inner), scale), d, out + j * inner);
+    for (std::int64_t j = 0; j < length; ++j) {
+      const auto e = [&]() HWY_ATTR {
+        if constexpr (is_half<S>) return simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + j * inner), shift));
+        else return lanes.load(d, out + j * inner);
+      }();
+      lanes.store(hn::Mul(e, scale), d, out + j * inner);
+    }
   }
 }
 
-template <bool is_log, class T>
+template <bool is_log, class S>
 void forward(const SoftmaxForward& k) {
   const Layout layout(k.x.shape(), k.dim);
-  const T* x = k.x.data<T>();
-  T* out = k.out.data<T>();
+  const S* x = k.x.data<S>();
+  S* out = k.out.data<S>();
   if (layout.inner == 1) {
     layout.for_rows([&](std::int64_t at) { forward_row<is_log>(x + at, out + at, layout.length); });
   } else {
-    layout.for_columns(hn::ScalableTag<T>{},
+    layout.for_columns(hn::ScalableTag<accumulator_t<S>>{},
                        [&](std::int64_t at, auto lanes) { forward_columns<is_log>(x + at, out + at, layout.length, layout.inner, lanes); });
   }
 }
@@ -125,9 +140,9 @@ HWY_INLINE V gradient(D d, V y, V g, V sum) {
   else return hn::Mul(y, hn::Sub(g, sum));
 }
 
-template <bool is_log, class T>
-void backward_row(const T* y, const T* grad_out, T* grad_x, std::int64_t length) {
-  const hn::ScalableTag<T> d;
+template <bool is_log, class S>
+void backward_row(const S* y, const S* grad_out, S* grad_x, std::int64_t length) {
+  const hn::ScalableTag<accumulator_t<S>> d;
   Sums<decltype(d), 4> sums(d);
   for_vectors<4>(d, length, [&](auto k, std::int64_t i, auto lanes) HWY_ATTR {
     const auto g = lanes.load(d, grad_out + i);
@@ -140,9 +155,9 @@ void backward_row(const T* y, const T* grad_out, T* grad_x, std::int64_t length)
   });
 }
 
-template <bool is_log, class T, class Lanes>
-void backward_columns(const T* y, const T* grad_out, T* grad_x, std::int64_t length, std::int64_t inner, Lanes lanes) {
-  const hn::ScalableTag<T> d;
+template <bool is_log, class S, class Lanes>
+void backward_columns(const S* y, const S* grad_out, S* grad_x, std::int64_t length, std::int64_t inner, Lanes lanes) {
+  const hn::ScalableTag<accumulator_t<S>> d;
   auto sum = hn::Zero(d);
   for (std::int64_t j = 0; j < length; ++j) {
     const auto g = lanes.load(d, grad_out + j * inner);
@@ -154,15 +169,15 @@ void backward_columns(const T* y, const T* grad_out, T* grad_x, std::int64_t len
   }
 }
 
-template <bool is_log, class T>
+template <bool is_log, class S>
 void backward(const SoftmaxBackward& k) {
   const Layout layout(k.y.shape(), k.dim);
-  const T *y = k.y.data<T>(), *grad_out = k.grad_out.data<T>();
-  T* grad_x = k.out.data<T>();
+  const S *y = k.y.data<S>(), *grad_out = k.grad_out.data<S>();
+  S* grad_x = k.out.data<S>();
   if (layout.inner == 1) {
     layout.for_rows([&](std::int64_t at) { backward_row<is_log>(y + at, grad_out + at, grad_x + at, layout.length); });
   } else {
-    layout.for_columns(hn::ScalableTag<T>{}, [&](std::int64_t at, auto lanes) {
+    layout.for_columns(hn::ScalableTag<accumulator_t<S>>{}, [&](std::int64_t at, auto lanes) {
       backward_columns<is_log>(y + at, grad_out + at, grad_x + at, layout.length, layout.inner, lanes);
     });
   }
@@ -172,12 +187,12 @@ void backward(const SoftmaxBackward& k) {
 
 void run(Cpu, const SoftmaxForward& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_wide(k.x.dtype(), k.name, [&](auto t) { k.is_log ? forward<true, decltype(t)>(k) : forward<false, decltype(t)>(k); });
+  dispatch_floating(k.x.dtype(), k.name, [&](auto t) { k.is_log ? forward<true, decltype(t)>(k) : forward<false, decltype(t)>(k); });
 }
 
 void run(Cpu, const SoftmaxBackward& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_wide(k.y.dtype(), k.name, [&](auto t) { k.is_log ? backward<true, decltype(t)>(k) : backward<false, decltype(t)>(k); });
+  dispatch_floating(k.y.dtype(), k.name, [&](auto t) { k.is_log ? backward<true, decltype(t)>(k) : backward<false, decltype(t)>(k); });
 }
 
 }  // namespace refrain
