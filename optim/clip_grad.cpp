@@ -9,16 +9,18 @@
 
 namespace refrain {
 
-double global_grad_norm(std::span<const Tensor> parameters) {
+GradNorm grad_norm(std::span<const Tensor> parameters) {
   std::vector<Tensor> grads;
+  std::vector<std::int64_t> indices;
   std::int64_t most_scratch = 0;
-  for (const Tensor& parameter : parameters) {
-    const Tensor grad = grad_of(parameter);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor grad = grad_of(parameters[i]);
     if (!grad.defined()) continue;
     grads.push_back(grad);
+    indices.push_back(std::int64_t(i));
     most_scratch = std::max(most_scratch, squared_norm_scratch_numel(grad.numel()));
   }
-  if (grads.empty()) return 0;
+  if (grads.empty()) return {};
   const PhaseScope phase(Phase::update);
   const KindScope kind(MemoryKind::workspace);
   const Device& device = grads[0].device();
@@ -27,11 +29,19 @@ double global_grad_norm(std::span<const Tensor> parameters) {
     launch(SquaredNorm{.x = contiguous_values(grads[i]), .out = view::select(sums, 0, std::int64_t(i)),
                        .scratch = view::slice(scratch, 0, 0, squared_norm_scratch_numel(grads[i].numel()))});
   }
-  if (!sums.has_bytes()) return 0;
+  if (!sums.has_bytes()) return {};
+  GradNorm result;
   double total = 0;
-  for (double sum : sums.to_vector<double>()) total += sum;
-  return std::sqrt(total);
+  const std::vector<double> values = sums.to_vector<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    total += values[i];
+    if (!std::isfinite(values[i]) && result.is_finite()) result.first_non_finite = indices[i];
+  }
+  result.norm = std::sqrt(total);
+  return result;
 }
+
+double global_grad_norm(std::span<const Tensor> parameters) { return grad_norm(parameters).norm; }
 
 double clip_factor(double norm, double max_norm) {
   check(max_norm > 0, "clip_factor: max_norm must be positive, got ", max_norm);
