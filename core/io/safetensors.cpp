@@ -1,6 +1,8 @@
+#include <refrain/core/io/convert_floating.h>
 #include <refrain/core/io/safetensors.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -198,15 +200,27 @@ const SafetensorsFile::Entry* SafetensorsFile::find(std::string_view name) const
   return found == index_.end() ? nullptr : &entries_[found->second];
 }
 
-void SafetensorsFile::read_into(std::string_view name, const Tensor& tensor) const {
+void SafetensorsFile::read_into(std::string_view name, const Tensor& tensor, OtherPrecision other) const {
   const Entry* entry = find(name);
   check<DataError>(entry != nullptr, path().string(), ": tensor '", name, "' is missing");
-  check<DataError>(entry->dtype == tensor.dtype() && entry->shape == tensor.shape(), path().string(), ": tensor '", name, "': expected ",
+  const bool converts = other == OtherPrecision::convert && is_floating(entry->dtype) && is_floating(tensor.dtype());
+  check<DataError>((entry->dtype == tensor.dtype() || converts) && entry->shape == tensor.shape(), path().string(), ": tensor '", name, "': expected ",
                    tensor.dtype(), " ", tensor.shape(), ", found ", entry->dtype, " ", entry->shape);
   check(tensor.is_contiguous(), "read_into: tensor '", name, "' must be contiguous");
   if (!tensor.has_bytes()) return;
   tensor.storage()->bump_version();
-  file_.read(data_start_ + entry->begin, std::span(tensor.address(), std::size_t(tensor.bytes())));
+  if (entry->dtype == tensor.dtype()) {
+    file_.read(data_start_ + entry->begin, std::span(tensor.address(), std::size_t(tensor.bytes())));
+    return;
+  }
+  std::array<std::byte, 65536> block;
+  const std::int64_t from_size = std::int64_t(size_of(entry->dtype)), to_size = std::int64_t(size_of(tensor.dtype()));
+  const std::int64_t block_numel = std::int64_t(block.size()) / from_size;
+  for (std::int64_t at = 0; at < tensor.numel(); at += block_numel) {
+    const std::int64_t count = std::min(block_numel, tensor.numel() - at);
+    file_.read(data_start_ + entry->begin + at * from_size, std::span(block).first(std::size_t(count * from_size)));
+    convert_floating(entry->dtype, block.data(), tensor.dtype(), tensor.address() + at * to_size, count);
+  }
 }
 
 Tensor SafetensorsFile::read(std::string_view name, const Device& device) const {

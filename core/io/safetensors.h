@@ -1,6 +1,7 @@
 // Safetensors files (https://github.com/huggingface/safetensors, "Format"): an 8-byte little-endian header length, a JSON
 // header, then the tensors' bytes without gaps. The reader trusts no length, shape or offset: whatever does not add up
-// is a DataError naming the file and the tensor. Bytes go between file and tensor without a copy in between.
+// is a DataError naming the file and the tensor. Bytes go between file and tensor without a copy in between; where the
+// reader converts, through a block of 64 KiB.
 #pragma once
 
 #include <refrain/core/io/file.h>
@@ -20,6 +21,12 @@ void write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
 // The same as a whole file that replaces `path` at once or not at all.
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors, const SafetensorsMetadata& metadata = {});
 
+// What a reader does when file and tensor are of different floating dtypes.
+enum class OtherPrecision : std::uint8_t {
+  refuse,
+  convert,  // exact to a wider type, to nearest (ties to even) to a narrower one
+};
+
 class SafetensorsFile {
  public:
   struct Entry {
@@ -38,8 +45,9 @@ class SafetensorsFile {
   // Null when there is no tensor of this name.
   const Entry* find(std::string_view name) const;
 
-  // Fills a contiguous tensor of the entry's dtype and shape. Throws DataError when the tensor is missing or differs.
-  void read_into(std::string_view name, const Tensor& tensor) const;
+  // Fills a contiguous tensor of the entry's shape and dtype, or any floating dtype for a floating entry if the reader
+  // converts. Throws DataError when the tensor is missing or differs.
+  void read_into(std::string_view name, const Tensor& tensor, OtherPrecision other = OtherPrecision::refuse) const;
   Tensor read(std::string_view name, const Device& device = Device::cpu()) const;
 
  private:
