@@ -18,22 +18,35 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStateFile = "trainer.json";
 constexpr int kFormat = 1;
 
-// Every tensor of the file into the tensor of its name; checks all before it reads any.
-void read_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors) {
+// Throws DataError unless the file has exactly these tensors, up to the floating dtype if that may differ.
+void check_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors, OtherPrecision other) {
   std::string problems;
   const auto add = [&](const auto&... parts) { problems += concat(problems.empty() ? "" : "; ", parts...); };
   std::map<std::string_view, bool> expected;
+  std::string other_precision;
+  int num_others = 0;
   for (const NamedTensor& entry : tensors) {
     expected[entry.name] = true;
     const SafetensorsFile::Entry* found = file.find(entry.name);
-    if (!found) add("'", entry.name, "' is missing");
-    else if (found->shape != entry.tensor.shape() || found->dtype != entry.tensor.dtype())
-      add("'", entry.name, "': expected ", entry.tensor.dtype(), " ", entry.tensor.shape(), ", found ", found->dtype, " ", found->shape);
+    const DType dtype = entry.tensor.dtype();
+    if (!found) {
+      add("'", entry.name, "' is missing");
+    } else if (found->shape == entry.tensor.shape() && found->dtype != dtype && is_floating(found->dtype) && is_floating(dtype)) {
+      if (other == OtherPrecision::refuse && num_others++ == 0) other_precision = concat("'", entry.name, "' is ", found->dtype, ", expected ", dtype);
+    } else if (found->shape != entry.tensor.shape() || found->dtype != dtype) {
+      add("'", entry.name, "': expected ", dtype, " ", entry.tensor.shape(), ", found ", found->dtype, " ", found->shape);
+    }
   }
   for (const SafetensorsFile::Entry& entry : file.entries())
     if (!expected.contains(entry.name)) add("'", entry.name, "' is unexpected");
   check<DataError>(problems.empty(), file.path().string(), ": ", problems);
-  for (const NamedTensor& entry : tensors) file.read_into(entry.name, entry.tensor.without_autograd());
+  check<DataError>(num_others == 0, file.path().string(), ": ", other_precision, num_others > 1 ? concat(" (and ", num_others - 1, " more)") : "",
+                   ": a run goes on only in the precision it was made with; weights alone can be loaded into another");
+}
+
+// Every tensor of a file that was checked into the tensor of its name.
+void read_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors, OtherPrecision other) {
+  for (const NamedTensor& entry : tensors) file.read_into(entry.name, entry.tensor.without_autograd(), other);
 }
 
 }  // namespace
@@ -59,7 +72,11 @@ void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer
   writer.commit();
 }
 
-void load_model(const fs::path& snapshot, Module& model) { read_all(SafetensorsFile(snapshot / kModelFile), model.state_dict()); }
+void load_model(const fs::path& snapshot, Module& model) {
+  const SafetensorsFile file(snapshot / kModelFile);
+  check_all(file, model.state_dict(), OtherPrecision::convert);
+  read_all(file, model.state_dict(), OtherPrecision::convert);
+}
 
 TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed) {
   const fs::path path = snapshot / kStateFile;
@@ -80,8 +97,11 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
     fail<DataError>(path.string(), ": ", error.what());
   }
   check(state.seed == seed, "seed: the snapshot ", snapshot.string(), " was made with ", state.seed, ", got ", seed);
-  read_all(SafetensorsFile(snapshot / kOptimizerFile), optimizer_state.tensors);
-  load_model(snapshot, model);
+  const SafetensorsFile model_file(snapshot / kModelFile), optimizer_file(snapshot / kOptimizerFile);
+  check_all(model_file, model.state_dict(), OtherPrecision::refuse);
+  check_all(optimizer_file, optimizer_state.tensors, OtherPrecision::refuse);
+  read_all(model_file, model.state_dict(), OtherPrecision::refuse);
+  read_all(optimizer_file, optimizer_state.tensors, OtherPrecision::refuse);
   optimizer.load_state(optimizer_state);
   return state;
 }

@@ -22,11 +22,13 @@ struct TrainerState {
 // Writes the snapshot directory RUN/snapshots/step-N, whole or not at all. Throws StorageError.
 void save_snapshot(const std::filesystem::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state);
 
-// Reads parameters and buffers alone. Throws DataError, before anything is changed, naming what is missing, unexpected
-// or of another shape.
+// Reads parameters and buffers alone, converted where the model has another floating dtype, block by block: no second
+// tensor is made. Throws DataError, before anything is changed, naming what is missing, unexpected or of another shape.
+// Master copies of an optimizer do not follow by themselves: Optimizer::reset_masters.
 void load_model(const std::filesystem::path& snapshot, Module& model);
 
-// Reads all of it into model and optimizer. `seed` must be the one the snapshot was made with.
+// Reads all of it into model and optimizer. `seed` must be the one the snapshot was made with. Throws DataError, before
+// anything is changed, as load_model does, and for another precision than the snapshot's, as bits would differ.
 TrainerState load_snapshot(const std::filesystem::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed);
 
 }  // namespace refrain
