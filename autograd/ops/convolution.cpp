@@ -1,5 +1,7 @@
 #include <refrain/autograd/op.h>
 #include <refrain/autograd/ops/convolution.h>
+#include <refrain/autograd/ops/product_weight.h>
+#include <refrain/autograd/precision.h>
 #include <refrain/kernels/convolution/convolution.h>
 #include <refrain/kernels/matmul/matmul.h>
 
@@ -9,16 +11,19 @@ namespace {
 
 Tensor contiguous_or_undefined(const Tensor& t) { return t.defined() ? contiguous_values(t) : t; }
 
-Tensor workspace(std::int64_t size, const Tensor& like) {
+Tensor workspace(std::int64_t size, DType dtype, const Device& device) {
   const KindScope kind(MemoryKind::workspace);
-  return empty({size}, like.dtype(), like.device());
+  return empty({size}, dtype, device);
 }
+
+DType dtype_or(const Tensor& t, DType other) { return t.defined() ? t.dtype() : other; }
 
 struct Conv2d {
   static constexpr std::string_view name = "conv2d";
   struct Saved {
     SavedTensor x, weight;
     Shape x_shape, weight_shape;
+    DType weight_dtype = DType::f32, bias_dtype = DType::f32;
     std::int64_t stride = 1, padding = 0;
     ConvolutionGeometry geometry() const { return ConvolutionGeometry::of(name, x_shape, weight_shape, stride, padding); }
   };
@@ -27,28 +32,33 @@ struct Conv2d {
                                           std::int64_t padding) {
     const ConvolutionGeometry g = ConvolutionGeometry::of(name, x.shape(), weight.shape(), stride, padding);
     const Tensor out = op_output({g.B, g.O, g.Y(), g.X()}, x.dtype(), x.device());
-    launch(Conv2dForward{.x = contiguous_values(x), .weight = contiguous_values(weight), .bias = contiguous_or_undefined(bias), .out = out,
-                         .scratch = workspace(g.scratch_size(), x), .stride = stride, .padding = padding});
+    if (must_compute(out)) {
+      launch(Conv2dForward{.x = contiguous_values(x), .weight = weight_as(name, weight, x.dtype()), .bias = contiguous_or_undefined(bias), .out = out,
+                           .scratch = workspace(g.scratch_size(), x.dtype(), x.device()), .stride = stride, .padding = padding});
+    }
     return {out, {.x = needs[1] ? x : Tensor(), .weight = needs[0] ? weight : Tensor(), .x_shape = x.shape(), .weight_shape = weight.shape(),
-                  .stride = stride, .padding = padding}};
+                  .weight_dtype = weight.dtype(), .bias_dtype = dtype_or(bias, weight.dtype()), .stride = stride, .padding = padding}};
   }
 
   static Grads<3> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     Tensor grad_x, grad_weight, grad_bias;
     const ConvolutionGeometry g = saved.geometry();
     if (needs[2]) {
-      grad_bias = empty({grad_out.dim(1)}, grad_out.dtype(), grad_out.device());
+      grad_bias = empty({grad_out.dim(1)}, saved.bias_dtype, grad_out.device());
       launch(Conv2dBackwardBias{.grad_out = grad_out, .out = grad_bias});
     }
     if (needs[1]) {
-      grad_weight = empty(saved.weight_shape, grad_out.dtype(), grad_out.device());
+      const DType dtype = saved.weight_dtype;
+      grad_weight = empty(saved.weight_shape, dtype, grad_out.device());
       launch(Conv2dBackwardWeight{.grad_out = grad_out, .x = contiguous_values(saved.x.get()), .out = grad_weight,
-                                  .scratch = workspace(g.weight_scratch_size(), grad_out), .stride = saved.stride, .padding = saved.padding});
+                                  .scratch = workspace(g.weight_scratch_size(), grad_out.dtype(), grad_out.device()),
+                                  .sums = workspace(g.weight_sums_size(dtype), accumulator_dtype(dtype), grad_out.device()), .stride = saved.stride, .padding = saved.padding});
     }
     if (needs[0]) {
       grad_x = empty(saved.x_shape, grad_out.dtype(), grad_out.device());
-      launch(Conv2dBackwardInput{.grad_out = grad_out, .weight = contiguous_values(saved.weight.get()), .out = grad_x,
-                                 .scratch = workspace(g.scratch_size(), grad_out), .stride = saved.stride, .padding = saved.padding});
+      const DType dtype = grad_out.dtype();
+      launch(Conv2dBackwardInput{.grad_out = grad_out, .weight = weight_as(name, saved.weight.get(), dtype), .out = grad_x,
+                                 .scratch = workspace(g.input_scratch_size(dtype), accumulator_dtype(dtype), grad_out.device()), .stride = saved.stride, .padding = saved.padding});
     }
     return {grad_x, grad_weight, grad_bias};
   }
@@ -59,31 +69,40 @@ struct PatchEmbedding {
   struct Saved {
     SavedTensor x, weight;
     Shape x_shape, weight_shape;
+    DType x_dtype = DType::f32, weight_dtype = DType::f32, bias_dtype = DType::f32;
   };
 
-  static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  static std::pair<Tensor, Saved> forward(Needs needs, const Tensor& x, const Tensor& weight, const Tensor& bias, DType dtype) {
     const PatchGeometry g = PatchGeometry::of(name, x.shape(), weight.shape());
-    const Tensor out = op_output({g.B, g.patches(), g.D}, x.dtype(), x.device());
-    launch(PatchEmbeddingForward{.x = contiguous_values(x), .weight = contiguous_values(weight), .bias = contiguous_or_undefined(bias), .out = out,
-                                 .scratch = workspace(g.scratch_size(), x)});
-    return {out, {.x = needs[1] ? x : Tensor(), .weight = needs[0] ? weight : Tensor(), .x_shape = x.shape(), .weight_shape = weight.shape()}};
+    const Tensor out = op_output({g.B, g.patches(), g.D}, dtype, x.device());
+    if (must_compute(out)) {
+      launch(PatchEmbeddingForward{.x = contiguous_values(x), .weight = weight_as(name, weight, dtype), .bias = contiguous_or_undefined(bias), .out = out,
+                                   .scratch = workspace(g.scratch_size(), dtype, x.device())});
+    }
+    return {out, {.x = needs[1] ? x : Tensor(), .weight = needs[0] ? weight : Tensor(), .x_shape = x.shape(), .weight_shape = weight.shape(),
+                  .x_dtype = x.dtype(), .weight_dtype = weight.dtype(), .bias_dtype = dtype_or(bias, weight.dtype())}};
   }
 
   static Grads<3> backward(const Saved& saved, const Tensor& grad_out, Needs needs) {
     Tensor grad_x, grad_weight, grad_bias;
     const PatchGeometry g = PatchGeometry::of(name, saved.x_shape, saved.weight_shape);
-    if (needs[2]) grad_bias = empty({g.D}, grad_out.dtype(), grad_out.device());
+    const Device& device = grad_out.device();
+    if (needs[2]) grad_bias = empty({g.D}, saved.bias_dtype, device);
+    const bool is_one_pass = needs[1] && saved.bias_dtype == saved.weight_dtype;
     if (needs[1]) {
-      grad_weight = empty(saved.weight_shape, grad_out.dtype(), grad_out.device());
-      launch(PatchEmbeddingBackwardWeight{.grad_out = grad_out, .x = contiguous_values(saved.x.get()), .out = grad_weight, .grad_bias = grad_bias,
-                                          .scratch = workspace(g.weight_scratch_size(), grad_out)});
-    } else if (needs[2]) {
-      launch(LinearBackwardBias{.grad_out = grad_out, .out = grad_bias});
+      const DType dtype = saved.weight_dtype;
+      grad_weight = empty(saved.weight_shape, dtype, device);
+      launch(PatchEmbeddingBackwardWeight{.grad_out = grad_out, .x = contiguous_values(saved.x.get()), .out = grad_weight,
+                                          .grad_bias = is_one_pass ? grad_bias : Tensor(),
+                                          .scratch = workspace(g.scratch_size(), grad_out.dtype(), device),
+                                          .sums = workspace(g.weight_sums_size(dtype), accumulator_dtype(dtype), device)});
     }
+    if (needs[2] && !is_one_pass) launch(LinearBackwardBias{.grad_out = grad_out, .out = grad_bias});
     if (needs[0]) {
-      grad_x = empty(saved.x_shape, grad_out.dtype(), grad_out.device());
-      launch(PatchEmbeddingBackwardInput{.grad_out = grad_out, .weight = contiguous_values(saved.weight.get()), .out = grad_x,
-                                         .scratch = workspace(g.scratch_size(), grad_out)});
+      const DType dtype = grad_out.dtype();
+      grad_x = empty(saved.x_shape, saved.x_dtype, device);
+      launch(PatchEmbeddingBackwardInput{.grad_out = grad_out, .weight = weight_as(name, saved.weight.get(), dtype), .out = grad_x,
+                                         .scratch = workspace(g.scratch_size(), accumulator_dtype(dtype), device)});
     }
     return {grad_x, grad_weight, grad_bias};
   }
@@ -95,6 +114,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, std::in
   return apply<Conv2d>(x, weight, bias, stride, padding);
 }
 
-Tensor patch_embedding(const Tensor& x, const Tensor& weight, const Tensor& bias) { return apply<PatchEmbedding>(x, weight, bias); }
+Tensor patch_embedding(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return apply<PatchEmbedding>(x, weight, bias, autocast_dtype_or(weight.dtype()));
+}
 
 }  // namespace refrain

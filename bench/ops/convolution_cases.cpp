@@ -15,8 +15,9 @@ std::vector<Case> convolution_cases() {
       {"convolution/patch_embedding_backward_weight/vit_s", [=] {
          const PatchGeometry g = PatchGeometry::of("bench", image, patch);
          const Tensor grad = uniform({g.B, g.patches(), g.D}), x = uniform(image), out = empty(patch, DType::f32), bias = empty({g.D}, DType::f32);
-         const Tensor scratch = empty({g.weight_scratch_size()}, DType::f32);
-         return prepared(PatchEmbeddingBackwardWeight{.grad_out = grad, .x = x, .out = out, .grad_bias = bias, .scratch = scratch}, {grad, x, out, bias, scratch});
+         const Tensor scratch = empty({g.scratch_size()}, DType::f32), sums = empty({g.weight_sums_size(DType::f32)}, DType::f32);
+         return prepared(PatchEmbeddingBackwardWeight{.grad_out = grad, .x = x, .out = out, .grad_bias = bias, .scratch = scratch, .sums = sums},
+                         {grad, x, out, bias, scratch, sums});
        }},
       {"convolution/conv2d/16x64x28x28", [=] {
          const ConvolutionGeometry g = ConvolutionGeometry::of("bench", features, window, 1, 1);
@@ -31,8 +32,8 @@ std::vector<Case> convolution_cases() {
       {"convolution/conv2d_backward_weight/16x64x28x28", [=] {
          const ConvolutionGeometry g = ConvolutionGeometry::of("bench", features, window, 1, 1);
          const Tensor grad = uniform(features), x = uniform(features), out = empty(window, DType::f32);
-         const Tensor scratch = empty({g.weight_scratch_size()}, DType::f32);
-         return prepared(Conv2dBackwardWeight{.grad_out = grad, .x = x, .out = out, .scratch = scratch, .padding = 1}, {grad, x, out, scratch});
+         const Tensor scratch = empty({g.weight_scratch_size()}, DType::f32), sums = empty({g.weight_sums_size(DType::f32)}, DType::f32);
+         return prepared(Conv2dBackwardWeight{.grad_out = grad, .x = x, .out = out, .scratch = scratch, .sums = sums, .padding = 1}, {grad, x, out, scratch, sums});
        }},
   };
 }

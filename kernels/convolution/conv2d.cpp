@@ -3,6 +3,8 @@
 // size depends on the shapes alone, and chunks follow each other in order.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/convolution/convolution.h>
+#include <refrain/kernels/convolution/rounded.h>
+#include <refrain/kernels/matmul/product_dtypes.h>
 
 #include <algorithm>
 
@@ -83,14 +85,14 @@ void fill_columns(const ConvolutionGeometry& g, const Chunk& chunk, const T* x, 
   });
 }
 
-// The transpose of fill_columns: adds columns up into x. A plane of x belongs to one thread, so sums have one order.
+// The transpose of fill_columns: adds columns up into x, the chunk's images. A plane of x belongs to one thread, so sums have one order.
 template <class T>
 void add_columns(const ConvolutionGeometry& g, const Chunk& chunk, const T* columns, T* x) {
   const std::int64_t work = g.P * g.Q * chunk.positions_per_image;
   parallel_for(g.C * chunk.images, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, work)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t image = i / g.C, c = i % g.C;
-      T* plane = x + ((chunk.image + image) * g.C + c) * g.H * g.W;
+      T* plane = x + (image * g.C + c) * g.H * g.W;
       for (std::int64_t window = 0; window < g.P * g.Q; ++window) {
         const std::int64_t p = window / g.Q, q = window % g.Q;
         const T* from = columns + (c * g.P * g.Q + window) * chunk.positions + image * chunk.positions_per_image;
@@ -112,16 +114,6 @@ std::int64_t max_positions(const ConvolutionGeometry& g) {
 }
 
 template <class T>
-void add_bias(const ConvolutionGeometry& g, const T* bias, T* out) {
-  const std::int64_t plane = g.Y() * g.X();
-  parallel_for(g.B * g.O, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, plane)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      for (std::int64_t j = 0; j < plane; ++j) out[i * plane + j] += bias[i % g.O];
-    }
-  });
-}
-
-template <class T>
 void forward(const Conv2dForward& k) {
   const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.x.shape(), k.weight.shape(), k.stride, k.padding);
   const std::int64_t plane = g.Y() * g.X(), K = std::max<std::int64_t>(1, g.window());
@@ -131,39 +123,58 @@ void forward(const Conv2dForward& k) {
     gemm_batch<T>(chunk.images, [&](std::int64_t i) {
       return GemmArgs<T>{.m = g.O, .n = chunk.positions_per_image, .k = g.window(), .a = {k.weight.data<T>(), K},
                          .b = {columns + i * chunk.positions_per_image, chunk.positions},
-                         .c = k.out.data<T>() + (chunk.image + i) * g.O * plane + chunk.y * g.X(), .ldc = plane, .engine = k.engine};
+                         .c = k.out.data<T>() + (chunk.image + i) * g.O * plane + chunk.y * g.X(), .ldc = plane,
+                         .row_bias = bias_of<T>(k.bias), .engine = k.engine};
     });
   });
-  if (k.bias) add_bias(g, k.bias.data<T>(), k.out.data<T>());
 }
 
+// Columns, and the images they are added up into when those are 16-bit, are of the sums' type.
 template <class T>
 void backward_input(const Conv2dBackwardInput& k) {
+  using A = accumulator_t<T>;
   const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.out.shape(), k.weight.shape(), k.stride, k.padding);
-  const std::int64_t plane = g.Y() * g.X(), K = std::max<std::int64_t>(1, g.window());
-  T* columns = k.scratch.data<T>();
-  std::fill_n(k.out.data<T>(), k.out.numel(), T(0));
+  const std::int64_t plane = g.Y() * g.X(), K = std::max<std::int64_t>(1, g.window()), image_size = g.C * g.H * g.W;
+  A* columns = k.scratch.data<A>();
+  T* out = k.out.data<T>();
+  if constexpr (!is_half<T>) std::fill_n(out, k.out.numel(), T(0));
   for_chunks(g, [&](const Chunk& chunk) {
-    gemm_batch<T>(chunk.images, [&](std::int64_t i) {
-      return GemmArgs<T>{.m = g.window(), .n = chunk.positions_per_image, .k = g.O, .a = {k.weight.data<T>(), K, true},
-                         .b = {k.grad_out.data<T>() + (chunk.image + i) * g.O * plane + chunk.y * g.X(), plane},
-                         .c = columns + i * chunk.positions_per_image, .ldc = chunk.positions, .engine = k.engine};
+    gemm_batch<T, A>(chunk.images, [&](std::int64_t i) {
+      return GemmArgs<T, A>{.m = g.window(), .n = chunk.positions_per_image, .k = g.O, .a = {k.weight.data<T>(), K, true},
+                            .b = {k.grad_out.data<T>() + (chunk.image + i) * g.O * plane + chunk.y * g.X(), plane},
+                            .c = columns + i * chunk.positions_per_image, .ldc = chunk.positions, .engine = k.engine};
     });
-    add_columns(g, chunk, columns, k.out.data<T>());
+    if constexpr (is_half<T>) {
+      A* images = columns + g.scratch_size();
+      if (chunk.y == 0) std::fill_n(images, chunk.images * image_size, A(0));
+      add_columns(g, chunk, columns, images);
+      if (chunk.y + chunk.rows == g.Y()) round_to(images, chunk.images * image_size, out + chunk.image * image_size);
+    } else {
+      add_columns(g, chunk, columns, out + chunk.image * image_size);
+    }
   });
 }
 
-template <class T>
+// The weight's gradient is summed up over the chunks in the sums' type: in `sums` where `out` is 16-bit.
+template <class S, class C>
 void backward_weight(const Conv2dBackwardWeight& k) {
+  using A = accumulator_t<S>;
   const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.x.shape(), k.out.shape(), k.stride, k.padding);
   const std::int64_t plane = g.Y() * g.X(), positions = max_positions(g);
-  T* columns = k.scratch.data<T>();
-  T* grads = columns + g.window() * positions;  // [O, positions]: the chunk's images side by side
-  T* sums = grads + g.O * positions;
-  std::fill_n(k.out.data<T>(), k.out.numel(), T(0));
+  S* columns = k.scratch.data<S>();
+  S* grads = columns + g.window() * positions;  // [O, positions]: the chunk's images side by side
+  A* sums = k.sums.data<A>();
+  A* total = nullptr;
+  if constexpr (is_half<C>) {
+    total = sums;
+    sums += k.out.numel();
+  } else {
+    total = k.out.data<C>();
+  }
+  std::fill_n(total, k.out.numel(), A(0));
   for_chunks(g, [&](const Chunk& chunk) {
-    fill_columns(g, chunk, k.x.data<T>(), columns);
-    const T* from = k.grad_out.data<T>() + chunk.image * g.O * plane + chunk.y * g.X();
+    fill_columns(g, chunk, k.x.data<S>(), columns);
+    const S* from = k.grad_out.data<S>() + chunk.image * g.O * plane + chunk.y * g.X();
     parallel_for(g.O * chunk.images, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, chunk.positions_per_image)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
@@ -172,25 +183,26 @@ void backward_weight(const Conv2dBackwardWeight& k) {
                                  grads + o * chunk.positions + image * chunk.positions_per_image);
                    }
                  });
-    gemm(GemmArgs<T>{.m = g.O, .n = g.window(), .k = chunk.positions, .a = {grads, chunk.positions}, .b = {columns, chunk.positions, true},
-                     .c = k.out.data<T>(), .ldc = g.window(), .beta = T(1), .split_k = true, .scratch = sums, .engine = k.engine});
+    gemm(GemmArgs<S, A>{.m = g.O, .n = g.window(), .k = chunk.positions, .a = {grads, chunk.positions}, .b = {columns, chunk.positions, true},
+                        .c = total, .ldc = g.window(), .beta = A(1), .split_k = true, .scratch = sums, .engine = k.engine});
   });
+  if constexpr (is_half<C>) round_to(total, k.out.numel(), k.out.data<C>());
 }
 
-template <class T>
+template <class S, class C>
 void backward_bias(const Conv2dBackwardBias& k) {
-  using A = accumulator_t<T>;
+  using A = accumulator_t<S>;
   const std::int64_t B = k.grad_out.dim(0), O = k.grad_out.dim(1), plane = k.grad_out.dim(2) * k.grad_out.dim(3);
   parallel_for(O, std::max<std::int64_t>(1, kPieceElements / std::max<std::int64_t>(1, B * plane)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t o = begin; o < end; ++o) {
       A total = 0;
       for (std::int64_t b = 0; b < B; ++b) {
-        const T* from = k.grad_out.data<T>() + (b * O + o) * plane;
+        const S* from = k.grad_out.data<S>() + (b * O + o) * plane;
         A lanes[16] = {};  // sums that run side by side
         for (std::int64_t i = 0; i < plane; ++i) lanes[i % 16] += A(from[i]);
         for (A lane : lanes) total += lane;
       }
-      k.out.data<T>()[o] = T(total);
+      k.out.data<C>()[o] = C(total);
     }
   });
 }
@@ -200,21 +212,28 @@ void backward_bias(const Conv2dBackwardBias& k) {
 std::int64_t ConvolutionGeometry::scratch_size() const { return window() * max_positions(*this); }
 
 std::int64_t ConvolutionGeometry::weight_scratch_size() const {
-  const std::int64_t positions = max_positions(*this);
-  return (window() + O) * positions + gemm_scratch_size(O, window(), positions, DType::f32);
+  return (window() + O) * max_positions(*this);
+}
+
+std::int64_t ConvolutionGeometry::weight_sums_size(DType out) const {
+  return gemm_scratch_size(O, window(), max_positions(*this), DType::f32) + (is_16_bit(out) ? O * window() : 0);
+}
+
+std::int64_t ConvolutionGeometry::input_scratch_size(DType out) const {
+  return scratch_size() + (is_16_bit(out) ? chunk_size(*this).images * C * H * W : 0);
 }
 
 void run(Cpu, const Conv2dForward& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
 }
 void run(Cpu, const Conv2dBackwardInput& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
 }
 void run(Cpu, const Conv2dBackwardWeight& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
+  if (k.out.has_bytes()) dispatch_product(k.x.dtype(), k.out.dtype(), k.name, [&]<class S, class C>(S, C) { backward_weight<S, C>(k); });
 }
 void run(Cpu, const Conv2dBackwardBias& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_bias<T>(k); });
+  if (k.out.has_bytes()) dispatch_product(k.grad_out.dtype(), k.out.dtype(), k.name, [&]<class S, class C>(S, C) { backward_bias<S, C>(k); });
 }
 
 }  // namespace refrain

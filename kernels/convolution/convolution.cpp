@@ -1,5 +1,6 @@
 // Geometry, validation and cost of the convolution kernels.
 #include <refrain/kernels/convolution/convolution.h>
+#include <refrain/kernels/matmul/product_dtypes.h>
 
 #include <algorithm>
 
@@ -13,28 +14,24 @@ void check_tensor(std::string_view kernel, std::string_view argument, const Tens
   check_contiguous(kernel, argument, t);
 }
 
-// What every kernel here has: a floating dtype shared by all, and scratch of a known size.
-void check_common(std::string_view kernel, const Out& out, const Out& scratch, std::int64_t scratch_size) {
-  check_floating(kernel, "out", out);
-  check_tensor(kernel, "scratch", scratch, {scratch_size}, out.dtype());
+// A result or bias that may be wider than the operands.
+void check_wide(std::string_view kernel, std::string_view argument, const TensorArg& t, const Shape& shape, DType operands) {
+  check_shape(kernel, argument, t, shape);
+  check_own_or_wide(kernel, argument, t, operands);
+  check_contiguous(kernel, argument, t);
 }
 
-void check_conv(std::string_view kernel, const ConvolutionGeometry& g, const TensorArg& x, const TensorArg& weight, const TensorArg& y,
-                const Out& out, const Out& scratch, std::int64_t scratch_size) {
-  const DType dtype = out.dtype();
-  check_common(kernel, out, scratch, scratch_size);
+void check_conv(std::string_view kernel, const ConvolutionGeometry& g, const TensorArg& x, const TensorArg& y, DType dtype) {
+  check_floating(kernel, "output", y);
   check_tensor(kernel, "x", x, {g.B, g.C, g.H, g.W}, dtype);
-  check_tensor(kernel, "weight", weight, {g.O, g.C, g.P, g.Q}, dtype);
   check_tensor(kernel, "output", y, {g.B, g.O, g.Y(), g.X()}, dtype);
 }
 
-void check_patches(std::string_view kernel, const PatchGeometry& g, const TensorArg& x, const TensorArg& weight, const TensorArg& y,
-                   const Out& out, const Out& scratch, std::int64_t scratch_size) {
-  const DType dtype = out.dtype();
-  check_common(kernel, out, scratch, scratch_size);
-  check_tensor(kernel, "x", x, {g.B, g.C, g.H, g.W}, dtype);
-  check_tensor(kernel, "weight", weight, {g.D, g.C, g.P, g.Q}, dtype);
-  check_tensor(kernel, "output", y, {g.B, g.patches(), g.D}, dtype);
+void check_patches(std::string_view kernel, const PatchGeometry& g, const TensorArg& x, const TensorArg& y) {
+  check_floating(kernel, "output", y);
+  check_floating(kernel, "x", x);
+  check_tensor(kernel, "x", x, {g.B, g.C, g.H, g.W}, x.dtype());
+  check_tensor(kernel, "output", y, {g.B, g.patches(), g.D}, y.dtype());
 }
 
 Cost cost_of(const TensorArg& x, const TensorArg& weight, const TensorArg& y, std::int64_t window) {
@@ -64,22 +61,32 @@ ConvolutionGeometry ConvolutionGeometry::of(std::string_view op, const Shape& x,
 
 void validate(const Conv2dForward& k) {
   const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.x.shape(), k.weight.shape(), k.stride, k.padding);
-  check_conv(k.name, g, k.x, k.weight, k.out, k.out, k.scratch, g.scratch_size());
-  if (k.bias) check_tensor(k.name, "bias", k.bias, {k.weight.dim(0)}, k.out.dtype());
+  const DType dtype = k.out.dtype();
+  check_conv(k.name, g, k.x, k.out, dtype);
+  check_tensor(k.name, "weight", k.weight, {g.O, g.C, g.P, g.Q}, dtype);
+  if (k.bias) check_wide(k.name, "bias", k.bias, {g.O}, dtype);
+  check_tensor(k.name, "scratch", k.scratch, {g.scratch_size()}, dtype);
 }
 
 Cost cost(const Conv2dForward& k) { return cost_of(k.x, k.weight, k.out, window_of(k.weight)); }
 
 void validate(const Conv2dBackwardInput& k) {
   const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.out.shape(), k.weight.shape(), k.stride, k.padding);
-  check_conv(k.name, g, k.out, k.weight, k.grad_out, k.out, k.scratch, g.scratch_size());
+  const DType dtype = k.out.dtype();
+  check_conv(k.name, g, k.out, k.grad_out, dtype);
+  check_tensor(k.name, "weight", k.weight, {g.O, g.C, g.P, g.Q}, dtype);
+  check_tensor(k.name, "scratch", k.scratch, {g.input_scratch_size(dtype)}, accumulator_dtype(dtype));
 }
 
 Cost cost(const Conv2dBackwardInput& k) { return cost_of(k.out, k.weight, k.grad_out, window_of(k.weight)); }
 
 void validate(const Conv2dBackwardWeight& k) {
   const ConvolutionGeometry g = ConvolutionGeometry::of(k.name, k.x.shape(), k.out.shape(), k.stride, k.padding);
-  check_conv(k.name, g, k.x, k.out, k.grad_out, k.out, k.scratch, g.weight_scratch_size());
+  const DType dtype = k.grad_out.dtype();
+  check_conv(k.name, g, k.x, k.grad_out, dtype);
+  check_wide(k.name, "out", k.out, {g.O, g.C, g.P, g.Q}, dtype);
+  check_tensor(k.name, "scratch", k.scratch, {g.weight_scratch_size()}, dtype);
+  check_tensor(k.name, "sums", k.sums, {g.weight_sums_size(k.out.dtype())}, accumulator_dtype(dtype));
 }
 
 Cost cost(const Conv2dBackwardWeight& k) { return cost_of(k.x, k.out, k.grad_out, window_of(k.out)); }
@@ -88,7 +95,7 @@ void validate(const Conv2dBackwardBias& k) {
   check_floating(k.name, "grad_out", k.grad_out);
   check(k.grad_out.num_dims() == 4, k.name, ": grad_out must be [batch, out, height, width], got ", k.grad_out.shape());
   check_contiguous(k.name, "grad_out", k.grad_out);
-  check_tensor(k.name, "out", k.out, {k.grad_out.dim(1)}, k.grad_out.dtype());
+  check_wide(k.name, "out", k.out, {k.grad_out.dim(1)}, k.grad_out.dtype());
 }
 
 Cost cost(const Conv2dBackwardBias& k) { return {.flops = double(k.grad_out.numel()), .bytes = k.grad_out.bytes() + k.out.bytes()}; }
@@ -104,23 +111,33 @@ PatchGeometry PatchGeometry::of(std::string_view op, const Shape& x, const Shape
 
 void validate(const PatchEmbeddingForward& k) {
   const PatchGeometry g = PatchGeometry::of(k.name, k.x.shape(), k.weight.shape());
-  check_patches(k.name, g, k.x, k.weight, k.out, k.out, k.scratch, g.scratch_size());
-  if (k.bias) check_tensor(k.name, "bias", k.bias, {g.D}, k.out.dtype());
+  const DType dtype = k.out.dtype();
+  check_patches(k.name, g, k.x, k.out);
+  check_tensor(k.name, "weight", k.weight, {g.D, g.C, g.P, g.Q}, dtype);
+  if (k.bias) check_wide(k.name, "bias", k.bias, {g.D}, dtype);
+  check_tensor(k.name, "scratch", k.scratch, {g.scratch_size()}, dtype);
 }
 
 Cost cost(const PatchEmbeddingForward& k) { return cost_of(k.x, k.weight, k.out, window_of(k.weight)); }
 
 void validate(const PatchEmbeddingBackwardInput& k) {
   const PatchGeometry g = PatchGeometry::of(k.name, k.out.shape(), k.weight.shape());
-  check_patches(k.name, g, k.out, k.weight, k.grad_out, k.out, k.scratch, g.scratch_size());
+  const DType dtype = k.grad_out.dtype();
+  check_patches(k.name, g, k.out, k.grad_out);
+  check_tensor(k.name, "weight", k.weight, {g.D, g.C, g.P, g.Q}, dtype);
+  check_tensor(k.name, "scratch", k.scratch, {g.scratch_size()}, accumulator_dtype(dtype));
 }
 
 Cost cost(const PatchEmbeddingBackwardInput& k) { return cost_of(k.out, k.weight, k.grad_out, window_of(k.weight)); }
 
 void validate(const PatchEmbeddingBackwardWeight& k) {
   const PatchGeometry g = PatchGeometry::of(k.name, k.x.shape(), k.out.shape());
-  check_patches(k.name, g, k.x, k.out, k.grad_out, k.out, k.scratch, g.weight_scratch_size());
+  const DType dtype = k.grad_out.dtype();
+  check_patches(k.name, g, k.x, k.grad_out);
+  check_wide(k.name, "out", k.out, {g.D, g.C, g.P, g.Q}, dtype);
   if (k.grad_bias.defined()) check_tensor(k.name, "grad_bias", k.grad_bias, {g.D}, k.out.dtype());
+  check_tensor(k.name, "scratch", k.scratch, {g.scratch_size()}, dtype);
+  check_tensor(k.name, "sums", k.sums, {g.weight_sums_size(k.out.dtype())}, accumulator_dtype(dtype));
 }
 
 Cost cost(const PatchEmbeddingBackwardWeight& k) { return cost_of(k.x, k.out, k.grad_out, window_of(k.out)); }

@@ -1,5 +1,5 @@
 // 2-d convolution and patch embedding, as matrix products over columns (im2col) that are made a bounded chunk at a
-// time. Shape letters: B batch, C channels in, O channels out, H W image, P Q window, Y X output, D width, N patches.
+// time. Columns are of the products' dtype; sums of 16-bit products are f32 and rounded once. Shape letters: B batch, C channels in, O channels out, H W image, P Q window, Y X output, D width, N patches.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -18,12 +18,17 @@ struct ConvolutionGeometry {
   void check_valid(std::string_view op) const;
   // Geometry of x[B, C, H, W] and weight[O, C, P, Q].
   static ConvolutionGeometry of(std::string_view op, const Shape& x, const Shape& weight, std::int64_t stride, std::int64_t padding);
-  // Elements of scratch: one chunk of columns. The weight's gradient needs more, to sum over positions.
+  // Elements of scratch: one chunk of columns.
   std::int64_t scratch_size() const;
+  // For an x's gradient of dtype `out`: when that is 16-bit, the chunk's images too.
+  std::int64_t input_scratch_size(DType out) const;
+  // For a weight's gradient of dtype `out`: columns and gradients of a chunk, and sums over its positions.
   std::int64_t weight_scratch_size() const;
+  std::int64_t weight_sums_size(DType out) const;
 };
 
 // out[B, O, Y, X] = sum over the window of weight[O, C, P, Q] x[B, C, H, W] + bias[O]; cross-correlation, as usual.
+// bias: x's dtype, or f32 where that is 16-bit.
 struct Conv2dForward {
   static constexpr std::string_view name = "conv2d";
   In x, weight;
@@ -41,7 +46,7 @@ struct Conv2dBackwardInput {
   static constexpr std::string_view name = "conv2d_backward_input";
   In grad_out, weight;
   Out out;              // [B, C, H, W]
-  Out scratch;
+  Out scratch;          // [input_scratch_size()] of accumulator_dtype
   std::int64_t stride = 1, padding = 0;
   GemmEngine engine = GemmEngine::automatic;
 };
@@ -52,8 +57,9 @@ void run(Cpu, const Conv2dBackwardInput&);
 struct Conv2dBackwardWeight {
   static constexpr std::string_view name = "conv2d_backward_weight";
   In grad_out, x;
-  Out out;              // [O, C, P, Q]
+  Out out;              // [O, C, P, Q], grad_out's dtype, or f32 where that is 16-bit
   Out scratch;          // [weight_scratch_size()]
+  Out sums;             // [weight_sums_size()] of accumulator_dtype
   std::int64_t stride = 1, padding = 0;
   GemmEngine engine = GemmEngine::automatic;
 };
@@ -61,7 +67,7 @@ void validate(const Conv2dBackwardWeight&);
 Cost cost(const Conv2dBackwardWeight&);
 void run(Cpu, const Conv2dBackwardWeight&);
 
-// out[O] = sum of grad_out[B, O, Y, X] over all but O.
+// out[O] = sum of grad_out[B, O, Y, X] over all but O, in grad_out's dtype, or f32 where that is 16-bit.
 struct Conv2dBackwardBias {
   static constexpr std::string_view name = "conv2d_backward_bias";
   In grad_out;
@@ -80,18 +86,19 @@ struct PatchGeometry {
   static PatchGeometry of(std::string_view op, const Shape& x, const Shape& weight);
   // Rows of patches that are laid out at a time.
   std::int64_t chunk_rows() const;
-  // Elements of scratch; the weight's gradient needs more, to sum over the rows.
+  // Elements of scratch: a chunk of patches; and of sums over its rows, for a weight's gradient of dtype `out`.
   std::int64_t scratch_size() const;
-  std::int64_t weight_scratch_size() const;
+  std::int64_t weight_sums_size(DType out) const;
 };
 
-// out[B, N, D] = patch . weight + bias[D].
+// out[B, N, D] = patch . weight + bias[D]. x may be of any floating dtype: pixels are rounded to out's, which is weight's,
+// as patches are laid out (f64 to a 16-bit dtype through f32). bias: out's dtype, or f32 where that is 16-bit.
 struct PatchEmbeddingForward {
   static constexpr std::string_view name = "patch_embedding";
   In x, weight;
   OptionalIn bias;
   Out out;
-  Out scratch;
+  Out scratch;          // [scratch_size()]
   GemmEngine engine = GemmEngine::automatic;
 };
 void validate(const PatchEmbeddingForward&);
@@ -101,8 +108,8 @@ void run(Cpu, const PatchEmbeddingForward&);
 struct PatchEmbeddingBackwardInput {
   static constexpr std::string_view name = "patch_embedding_backward_input";
   In grad_out, weight;
-  Out out;              // [B, C, H, W]
-  Out scratch;
+  Out out;              // [B, C, H, W], any floating dtype
+  Out scratch;          // [scratch_size()] of accumulator_dtype
   GemmEngine engine = GemmEngine::automatic;
 };
 void validate(const PatchEmbeddingBackwardInput&);
@@ -112,9 +119,10 @@ void run(Cpu, const PatchEmbeddingBackwardInput&);
 struct PatchEmbeddingBackwardWeight {
   static constexpr std::string_view name = "patch_embedding_backward_weight";
   In grad_out, x;
-  Out out;              // [D, C, P, Q]
+  Out out;              // [D, C, P, Q], grad_out's dtype, or f32 where that is 16-bit; so is grad_bias
   OptionalOut grad_bias;
-  Out scratch;          // [weight_scratch_size()]
+  Out scratch;          // [scratch_size()]
+  Out sums;             // [weight_sums_size()] of accumulator_dtype
   GemmEngine engine = GemmEngine::automatic;
 };
 void validate(const PatchEmbeddingBackwardWeight&);

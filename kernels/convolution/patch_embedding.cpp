@@ -1,7 +1,10 @@
 // Patch embedding: patches are laid out as rows [C, P, Q], a chunk of rows at a time, and multiplied like a linear
-// layer. Every pixel belongs to exactly one patch, so nothing is laid out twice.
+// layer. Every pixel belongs to exactly one patch, so nothing is laid out twice. Pixels become the products' type as they
+// are laid out.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/convolution/convolution.h>
+#include <refrain/kernels/convolution/rounded.h>
+#include <refrain/kernels/matmul/product_dtypes.h>
 
 #include <algorithm>
 
@@ -32,9 +35,11 @@ void for_stretches(const PatchGeometry& g, std::int64_t first, std::int64_t coun
   });
 }
 
-template <class T>
-void lay_out(const PatchGeometry& g, std::int64_t first, std::int64_t count, const T* x, T* patches) {
-  for_stretches(g, first, count, x, patches, [&](const T* image, T* patch) { std::copy_n(image, g.Q, patch); });
+template <class S>
+void lay_out(std::string_view kernel, const PatchGeometry& g, std::int64_t first, std::int64_t count, const In& x, S* patches) {
+  dispatch_floating(x.dtype(), kernel, [&]<class X>(X) {
+    for_stretches(g, first, count, x.data<X>(), patches, [&](const X* image, S* patch) { convert_stretch(image, g.Q, patch); });
+  });
 }
 
 std::int64_t ld(std::int64_t width) { return std::max<std::int64_t>(1, width); }
@@ -44,39 +49,56 @@ void forward(const PatchEmbeddingForward& k) {
   const PatchGeometry g = PatchGeometry::of(k.name, k.x.shape(), k.weight.shape());
   T* patches = k.scratch.data<T>();
   for_chunks(g, [&](std::int64_t row, std::int64_t rows) {
-    lay_out(g, row, rows, k.x.data<T>(), patches);
+    lay_out(k.name, g, row, rows, k.x, patches);
     gemm(GemmArgs<T>{.m = rows, .n = g.D, .k = g.window(), .a = {patches, ld(g.window())}, .b = {k.weight.data<T>(), ld(g.window()), true},
-                     .c = k.out.data<T>() + row * g.D, .ldc = g.D, .bias = k.bias.data<T>(), .engine = k.engine});
+                     .c = k.out.data<T>() + row * g.D, .ldc = g.D, .bias = bias_of<T>(k.bias), .engine = k.engine});
   });
 }
 
-template <class T>
+template <class S, class X>
 void backward_input(const PatchEmbeddingBackwardInput& k) {
+  using A = accumulator_t<S>;
   const PatchGeometry g = PatchGeometry::of(k.name, k.out.shape(), k.weight.shape());
-  T* patches = k.scratch.data<T>();
+  A* patches = k.scratch.data<A>();
   for_chunks(g, [&](std::int64_t row, std::int64_t rows) {
-    gemm(GemmArgs<T>{.m = rows, .n = g.window(), .k = g.D, .a = {k.grad_out.data<T>() + row * g.D, ld(g.D)},
-                     .b = {k.weight.data<T>(), ld(g.window())}, .c = patches, .ldc = g.window(), .engine = k.engine});
-    for_stretches(g, row, rows, k.out.data<T>(), static_cast<const T*>(patches), [&](T* image, const T* patch) { std::copy_n(patch, g.Q, image); });
+    gemm(GemmArgs<S, A>{.m = rows, .n = g.window(), .k = g.D, .a = {k.grad_out.data<S>() + row * g.D, ld(g.D)},
+                        .b = {k.weight.data<S>(), ld(g.window())}, .c = patches, .ldc = g.window(), .engine = k.engine});
+    for_stretches(g, row, rows, k.out.data<X>(), static_cast<const A*>(patches), [&](X* image, const A* patch) { convert_stretch(patch, g.Q, image); });
   });
 }
 
-template <class T>
+// Gradients are summed up over the chunks in the sums' type: in `sums` where they are 16-bit.
+template <class S, class C>
 void backward_weight(const PatchEmbeddingBackwardWeight& k) {
+  using A = accumulator_t<S>;
   const PatchGeometry g = PatchGeometry::of(k.name, k.x.shape(), k.out.shape());
-  T* patches = k.scratch.data<T>();
-  T* chunk_bias = patches + g.chunk_rows() * g.window();
-  T* sums = chunk_bias + g.D;
-  T* grad_bias = k.grad_bias.data<T>();
-  std::fill_n(k.out.data<T>(), k.out.numel(), T(0));
-  if (grad_bias) std::fill_n(grad_bias, g.D, T(0));
+  S* patches = k.scratch.data<S>();
+  A* chunk_bias = k.sums.data<A>();
+  A* sums = chunk_bias + g.D;
+  const bool wants_bias = k.grad_bias.has_bytes();
+  A* total = nullptr;
+  A* bias = nullptr;
+  if constexpr (is_half<C>) {
+    total = sums;
+    bias = total + k.out.numel();
+    sums = bias + g.D;
+  } else {
+    total = k.out.data<C>();
+    bias = k.grad_bias.data<C>();
+  }
+  std::fill_n(total, k.out.numel(), A(0));
+  if (wants_bias) std::fill_n(bias, g.D, A(0));
   for_chunks(g, [&](std::int64_t row, std::int64_t rows) {
-    lay_out(g, row, rows, k.x.data<T>(), patches);
-    gemm(GemmArgs<T>{.m = g.D, .n = g.window(), .k = rows, .a = {k.grad_out.data<T>() + row * g.D, ld(g.D), true}, .b = {patches, ld(g.window())},
-                     .c = k.out.data<T>(), .ldc = g.window(), .beta = T(1), .a_row_sums = grad_bias ? chunk_bias : nullptr,
-                     .split_k = true, .scratch = sums, .engine = k.engine});
-    for (std::int64_t d = 0; grad_bias && d < g.D; ++d) grad_bias[d] += chunk_bias[d];
+    lay_out(k.name, g, row, rows, k.x, patches);
+    gemm(GemmArgs<S, A>{.m = g.D, .n = g.window(), .k = rows, .a = {k.grad_out.data<S>() + row * g.D, ld(g.D), true}, .b = {patches, ld(g.window())},
+                        .c = total, .ldc = g.window(), .beta = A(1), .a_row_sums = wants_bias ? chunk_bias : nullptr,
+                        .split_k = true, .scratch = sums, .engine = k.engine});
+    for (std::int64_t d = 0; wants_bias && d < g.D; ++d) bias[d] += chunk_bias[d];
   });
+  if constexpr (is_half<C>) {
+    round_to(total, k.out.numel(), k.out.data<C>());
+    if (wants_bias) round_to(bias, g.D, k.grad_bias.data<C>());
+  }
 }
 
 }  // namespace
@@ -88,16 +110,21 @@ std::int64_t PatchGeometry::chunk_rows() const {
 
 std::int64_t PatchGeometry::scratch_size() const { return chunk_rows() * window(); }
 
-std::int64_t PatchGeometry::weight_scratch_size() const { return scratch_size() + D + gemm_scratch_size(D, window(), chunk_rows(), DType::f32); }
+std::int64_t PatchGeometry::weight_sums_size(DType out) const {
+  return D + gemm_scratch_size(D, window(), chunk_rows(), DType::f32) + (is_16_bit(out) ? D * window() + D : 0);
+}
 
 void run(Cpu, const PatchEmbeddingForward& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
+  if (k.out.has_bytes()) dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { forward<T>(k); });
 }
 void run(Cpu, const PatchEmbeddingBackwardInput& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_input<T>(k); });
+  if (!k.out.has_bytes()) return;
+  dispatch_floating(k.grad_out.dtype(), k.name, [&]<class S>(S) {
+    dispatch_floating(k.out.dtype(), k.name, [&]<class X>(X) { backward_input<S, X>(k); });
+  });
 }
 void run(Cpu, const PatchEmbeddingBackwardWeight& k) {
-  if (k.out.has_bytes()) dispatch_wide(k.out.dtype(), k.name, [&]<class T>(T) { backward_weight<T>(k); });
+  if (k.out.has_bytes()) dispatch_product(k.grad_out.dtype(), k.out.dtype(), k.name, [&]<class S, class C>(S, C) { backward_weight<S, C>(k); });
 }
 
 }  // namespace refrain

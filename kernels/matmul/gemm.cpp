@@ -174,9 +174,10 @@ void wide_tile(const GemmArgs<T>& args, Range i, Range j, Range p, T* partial) {
     T* sums = partial ? partial + args.m * args.n : args.a_row_sums;
     detail::column_sums(element(args.a, i.begin, p.begin), args.a.ld, p.size(), i.size(), sums + i.begin);
   }
-  if (bias || args.activation != Activation::none || args.pre_activation) {
+  if (bias || args.row_bias || args.activation != Activation::none || args.pre_activation) {
     T* pre = args.pre_activation ? args.pre_activation + i.begin * ldc + j.begin : nullptr;
-    detail::apply_epilogue(c, pre, ldc, i.size(), j.size(), bias, args.activation);
+    const T* row_bias = args.row_bias ? args.row_bias.narrow() + i.begin : nullptr;
+    detail::apply_epilogue(c, pre, ldc, i.size(), j.size(), bias, row_bias, args.activation);
   }
 }
 
@@ -205,7 +206,7 @@ void add_partials(const GemmArgs<S, C>& args, const Tiling& tiling) {
       for (std::int64_t j = 0; j < (end - begin) * args.n; ++j) sums[j] += sums[offset + j];
       for (std::int64_t i = begin; i < end; ++i) row_sums[i] += row_sums[offset + i];
     }
-    detail::finish_tile(detail::Finish<C>{.alpha = 1, .beta = args.beta, .bias = nullptr, .activation = Activation::none,
+    detail::finish_tile(detail::Finish<C>{.alpha = 1, .beta = args.beta, .bias = nullptr, .row_bias = nullptr, .activation = Activation::none,
                                           .c = args.c + begin * args.ldc, .pre = nullptr, .ldc = args.ldc},
                         sums, args.n, end - begin, args.n);
     for (std::int64_t i = begin; args.a_row_sums && i < end; ++i) args.a_row_sums[i] = C(row_sums[i]);
@@ -242,7 +243,7 @@ void check_args(const GemmArgs<S, C>& args) {
   check_operand("B", args.b, args.k, args.n);
   check(args.ldc >= args.n, "gemm: leading dimension of C must be at least ", args.n, ", got ", args.ldc);
   check(!args.a_row_sums || (args.a.transposed && args.split_k), "gemm: row sums of A need A to be transposed, and split_k");
-  check(!args.split_k || (!args.bias && args.activation == Activation::none && !args.pre_activation), "gemm: split_k excludes an epilogue");
+  check(!args.split_k || (!args.bias && !args.row_bias && args.activation == Activation::none && !args.pre_activation), "gemm: split_k excludes an epilogue");
 }
 
 }  // namespace

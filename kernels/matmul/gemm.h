@@ -63,9 +63,10 @@ struct GemmArgs {
   std::int64_t ldc;
   Sum alpha = Sum(1), beta = Sum(0);    // alpha 0: A and B are not read
   GemmBias<S> bias = {};                // [n], added to every row
+  GemmBias<S> row_bias = {};            // [m], added to every column
   // Reads the value before it as rounded to C's type: an activation rebuilt from pre_activation has the same bits.
   Activation activation = Activation::none;
-  C* pre_activation = nullptr;          // [m, n] with rows ldc apart: alpha op(A) op(B) + beta C + bias, for the activation's backward
+  C* pre_activation = nullptr;          // [m, n] with rows ldc apart: alpha op(A) op(B) + beta C + biases, for the activation's backward
   C* a_row_sums = nullptr;              // [m]: sums of op(A) over k (a bias's gradient); A must be transposed, split_k set
   // For narrow products over a long k (weight gradients): k is cut into pieces whose sums are added in order. Bits then
   // depend on m, too. Excludes the epilogue.

@@ -26,16 +26,17 @@ void builtin_tile(const TileCall<double>& call, const double* bias);
 void builtin_tile(const TileCall<f16>& call, const float* bias);
 void builtin_tile(const TileCall<bf16>& call, const float* bias);
 
-// Adds the bias and applies the activation to a tile that was just computed. `bias` may be null, so may `pre`.
+// Adds the biases and applies the activation to a tile that was just computed. Biases may be null, so may `pre`.
 template <class T>
-void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t n, const T* bias, Activation activation);
+void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t n, const T* bias, const T* row_bias, Activation activation);
 
-// How a tile's sums become C: alpha sums + beta C + bias, rounded to C's type and kept in `pre`, then the activation.
-// C is f32, f16 or bf16; bias and pre may be null.
+// How a tile's sums become C: alpha sums + beta C + biases, rounded to C's type and kept in `pre`, then the activation.
+// C is f32, f16 or bf16; biases and pre may be null.
 template <class C>
 struct Finish {
   float alpha, beta;
   const float* bias;
+  const float* row_bias;
   Activation activation;
   C* c;
   C* pre;
@@ -72,8 +73,9 @@ template <class T>
 void library_block(const GemmArgs<T>& args, Range i, Range j, Range p, T beta, T* c, std::int64_t ldc);
 
 // Bounds of a tile of 16-bit operands: its f32 sums are kept in a buffer of the thread's own until they are rounded.
+constexpr std::int64_t kMaxTileRows = 768;
 constexpr std::int64_t kMaxTileCols = 384;
-constexpr std::int64_t kMaxTileSums = 768 * 192;
+constexpr std::int64_t kMaxTileSums = kMaxTileRows * 192;
 
 // The tile i x j over p of a 16-bit product: into C, or into `partial` (f32, m x n and then m row sums) when not null.
 template <class S, class C>

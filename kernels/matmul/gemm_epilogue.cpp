@@ -26,7 +26,7 @@ void with_activation(Activation activation, F&& f) {
 }  // namespace
 
 template <class T>
-void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t n, const T* bias, Activation activation) {
+void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t n, const T* bias, const T* row_bias, Activation activation) {
   with_activation(activation, [&](auto&& f) {
     const simd::Tag<T> d;
     const std::int64_t lanes = std::int64_t(hn::Lanes(d));
@@ -37,6 +37,7 @@ void apply_epilogue(T* c, T* pre, std::int64_t ldc, std::int64_t m, std::int64_t
         const std::size_t rest = std::size_t(n - j);
         auto v = simd::load_first(d, row + j, rest);
         if (bias) v = hn::Add(v, simd::load_first(d, bias + j, rest));
+        if (row_bias) v = hn::Add(v, hn::Set(d, row_bias[i]));
         if (pre_row) simd::store_first(v, d, pre_row + j, rest);
         simd::store_first(f(d, v), d, row + j, rest);
       }
@@ -55,6 +56,7 @@ void finish_tile(const Finish<C>& finish, const float* sums, std::int64_t ld, st
       C* pre = finish.pre ? finish.pre + i * finish.ldc : nullptr;
       simd::for_vectors(d, n, [&](std::int64_t j, auto lanes) HWY_ATTR {
         auto start = finish.bias ? lanes.load(d, finish.bias + j) : hn::Zero(d);
+        if (finish.row_bias) start = hn::Add(start, hn::Set(d, finish.row_bias[i]));
         if (finish.beta != 0) start = hn::MulAdd(beta, lanes.load(d, c + j), start);
         auto v = hn::MulAdd(alpha, lanes.load(d, from + j), start);
         if (finish.activation != Activation::none) {
@@ -104,8 +106,8 @@ void column_sums(const S* a, std::int64_t lda, std::int64_t k, std::int64_t m, C
   for (; i < m; i += lanes) sum_vectors<1>(a + i, lda, k, std::size_t(m - i), sums + i);
 }
 
-template void apply_epilogue(float*, float*, std::int64_t, std::int64_t, std::int64_t, const float*, Activation);
-template void apply_epilogue(double*, double*, std::int64_t, std::int64_t, std::int64_t, const double*, Activation);
+template void apply_epilogue(float*, float*, std::int64_t, std::int64_t, std::int64_t, const float*, const float*, Activation);
+template void apply_epilogue(double*, double*, std::int64_t, std::int64_t, std::int64_t, const double*, const double*, Activation);
 template void finish_tile(const Finish<float>&, const float*, std::int64_t, std::int64_t, std::int64_t);
 template void finish_tile(const Finish<f16>&, const float*, std::int64_t, std::int64_t, std::int64_t);
 template void finish_tile(const Finish<bf16>&, const float*, std::int64_t, std::int64_t, std::int64_t);

@@ -27,6 +27,15 @@ GemmOperand<float> widened(const GemmOperand<S>& x, std::int64_t row, std::int64
   return {to.data(), width, x.transposed};
 }
 
+// A stretch of a bias; null for none.
+template <class S>
+const float* widened(const GemmBias<S>& bias, Range range, float* buffer) {
+  if (bias.wide()) return bias.wide() + range.begin;
+  if (!bias.narrow()) return nullptr;
+  simd::map(bias.narrow() + range.begin, buffer, range.size(), [](auto, auto v) HWY_ATTR { return v; });
+  return buffer;
+}
+
 // The sums by oneDNN or Eigen, on f32 blocks of the operands.
 template <class S, class C>
 void library_sums(const GemmArgs<S, C>& args, Range i, Range j, Range p, float* sums, std::int64_t ld) {
@@ -67,14 +76,13 @@ void half_tile(const GemmArgs<S, C>& args, Range i, Range j, Range p, float* par
   }
 
   if (partial) {
-    finish_tile(Finish<float>{.alpha = args.alpha, .beta = 0, .bias = nullptr, .activation = Activation::none,
+    finish_tile(Finish<float>{.alpha = args.alpha, .beta = 0, .bias = nullptr, .row_bias = nullptr, .activation = Activation::none,
                               .c = partial + i.begin * args.n + j.begin, .pre = nullptr, .ldc = args.n}, sums, ld, i.size(), j.size());
   } else {
-    float bias[kMaxTileCols];
-    if (args.bias.narrow()) simd::map(args.bias.narrow() + j.begin, bias, j.size(), [](auto, auto v) HWY_ATTR { return v; });
-    else if (args.bias.wide()) std::copy_n(args.bias.wide() + j.begin, j.size(), bias);
+    float bias[kMaxTileCols], row_bias[kMaxTileRows];
     const std::int64_t at = i.begin * args.ldc + j.begin;
-    finish_tile(Finish<C>{.alpha = args.alpha, .beta = args.beta, .bias = args.bias ? bias : nullptr, .activation = args.activation,
+    finish_tile(Finish<C>{.alpha = args.alpha, .beta = args.beta, .bias = widened(args.bias, j, bias),
+                          .row_bias = widened(args.row_bias, i, row_bias), .activation = args.activation,
                           .c = args.c + at, .pre = args.pre_activation ? args.pre_activation + at : nullptr, .ldc = args.ldc}, sums, ld, i.size(), j.size());
   }
   if (args.a_row_sums && j.begin == 0) {
