@@ -65,27 +65,29 @@ HWY_INLINE V32 round_stochastic(f16, D d, hn::Vec<D> v, V32 random) {
   return hn::Or(sign, hn::IfThenElse(hn::Lt(size, hn::Set(d32, 0x477ff000u)), finite, other));
 }
 
+// Stores v, or the lanes of it that `lanes` (simd_span.h) has, rounded with bits shift … shift + 15 of the words.
+template <int shift, class D, class S, class L>
+HWY_INLINE void store_stochastic(hn::Vec<D> v, D d, S* p, L lanes, const std::uint32_t* words) {
+  static_assert(is_half<S> && (shift == 0 || shift == 16));
+  const hn::Repartition<std::uint32_t, D> d32;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const auto word = lanes.load(d32, words);
+  const auto random = shift == 0 ? hn::And(word, hn::Set(d32, 0xffffu)) : hn::ShiftRight<16>(word);
+  const auto bits = hn::TruncateTo(d16, round_stochastic(S(), d, v, random));
+  if constexpr (std::is_same_v<L, AllLanes>) {
+    hn::StoreU(bits, d16, reinterpret_cast<std::uint16_t*>(p));
+  } else {
+    S buffer[hn::MaxLanes(D())];
+    hn::StoreU(bits, d16, reinterpret_cast<std::uint16_t*>(buffer));
+    std::memcpy(p, buffer, lanes.count * sizeof(S));
+  }
+}
+
 // out[i] = x[i] rounded with bits shift … shift + 15 of words[i].
 template <int shift, class S>
 void round_stochastic(const float* x, const std::uint32_t* words, S* out, std::int64_t n) {
-  static_assert(is_half<S> && (shift == 0 || shift == 16));
   const Tag<float> d;
-  const hn::Repartition<std::uint32_t, Tag<float>> d32;
-  const hn::Rebind<std::uint16_t, Tag<float>> d16;
-  const std::int64_t lanes = std::int64_t(hn::Lanes(d));
-  const auto rounded = [&](auto v, auto word) HWY_ATTR {
-    const auto random = shift == 0 ? hn::And(word, hn::Set(d32, 0xffffu)) : hn::ShiftRight<16>(word);
-    return hn::TruncateTo(d16, round_stochastic(S(), d, v, random));
-  };
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    hn::StoreU(rounded(hn::LoadU(d, x + i), hn::LoadU(d32, words + i)), d16, reinterpret_cast<std::uint16_t*>(out + i));
-  if (i < n) {
-    S buffer[hn::MaxLanes(Tag<float>())];
-    const std::size_t rest = std::size_t(n - i);
-    hn::StoreU(rounded(load_first(d, x + i, rest), load_first(d32, words + i, rest)), d16, reinterpret_cast<std::uint16_t*>(buffer));
-    std::memcpy(out + i, buffer, rest * sizeof(S));
-  }
+  for_vectors(d, n, [&](std::int64_t i, auto lanes) HWY_ATTR { store_stochastic<shift>(lanes.load(d, x + i), d, out + i, lanes, words + i); });
 }
 
 }  // namespace refrain::simd

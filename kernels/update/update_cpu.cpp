@@ -1,5 +1,5 @@
-// Parameter updates on the CPU: one pass over parameter, gradient and state. 16-bit operands go through tiles that stay
-// in the first-level cache: widened, updated by the arithmetic of f32 parameters, rounded.
+// Parameter updates on the CPU: one pass over parameter, gradient and state, the arithmetic of 16-bit parameters that of
+// f32 ones, between widening and rounding in registers.
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd_random.h>
 #include <refrain/kernels/common/simd_span.h>
@@ -36,159 +36,153 @@ HWY_INLINE V fused(D d, V a, V b, V c) {
 #endif
 }
 
-// The operands of one run of elements, in the type of the arithmetic.
-template <class T>
-struct Run {
-  const T* grad;
-  T* parameter;
-  T* state[2];
-  T* change;  // null, or an array for what is not zero where an update is not
-};
+// One update's arithmetic on vectors: parameter, gradient and state in, parameter and state out. `change` gets what is
+// not zero where the update is not.
+template <class K, bool variant, class T>
+struct Step;
 
-// Numbers of a step that are worked out once.
-struct NoCorrections {};
-struct Corrections {
-  double minus_step, square_scale;
-};
-NoCorrections corrections_of(const SgdUpdate&) { return {}; }
-Corrections corrections_of(const AdamUpdate& k) {
-  const double correction1 = 1 - std::pow(k.beta1, double(k.step)), correction2 = 1 - std::pow(k.beta2, double(k.step));
-  return {-k.lr / correction1, 1 / std::sqrt(correction2)};
-}
+template <bool has_momentum, class T>
+struct Step<SgdUpdate, has_momentum, T> {
+  static constexpr int num_states = has_momentum ? 1 : 0;
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  V scale, decay, momentum, minus_lr;
+  bool nesterov;
 
-template <bool has_momentum, bool wants_change, class T>
-void update_run(const SgdUpdate& k, NoCorrections, const Run<T>& r, std::int64_t n) {
-  const hn::ScalableTag<T> d;
-  const auto scale = hn::Set(d, T(k.grad_scale)), decay = hn::Set(d, T(k.weight_decay));
-  const auto momentum = hn::Set(d, T(k.momentum)), minus_lr = hn::Set(d, T(-k.lr));
-  const bool nesterov = k.nesterov;
-  for_vectors<2>(d, n, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
-    const auto p = lanes.load(d, r.parameter + i);
-    auto g = fused(d, decay, p, hn::Mul(lanes.load(d, r.grad + i), scale));
+  explicit Step(const SgdUpdate& k)
+      : scale(hn::Set(D(), T(k.grad_scale))), decay(hn::Set(D(), T(k.weight_decay))), momentum(hn::Set(D(), T(k.momentum))),
+        minus_lr(hn::Set(D(), T(-k.lr))), nesterov(k.nesterov) {}
+
+  HWY_INLINE void operator()(V& p, V g, V* state, V& change) const {
+    const D d;
+    g = fused(d, decay, p, hn::Mul(g, scale));
     if constexpr (has_momentum) {
-      const auto m = fused(d, momentum, lanes.load(d, r.state[0] + i), g);
-      lanes.store(m, d, r.state[0] + i);
-      g = nesterov ? fused(d, momentum, m, g) : m;
+      state[0] = fused(d, momentum, state[0], g);
+      g = nesterov ? fused(d, momentum, state[0], g) : state[0];
     }
-    lanes.store(fused(d, minus_lr, g, p), d, r.parameter + i);
-    if constexpr (wants_change) lanes.store(hn::Mul(minus_lr, g), d, r.change + i);
-  });
-}
+    p = fused(d, minus_lr, g, p);
+    change = hn::Mul(minus_lr, g);
+  }
+};
 
-template <bool is_decoupled, bool wants_change, class T>
-void update_run(const AdamUpdate& k, const Corrections& corrections, const Run<T>& r, std::int64_t n) {
-  const hn::ScalableTag<T> d;
-  const auto scale = hn::Set(d, T(k.grad_scale));
-  const auto decay = hn::Set(d, T(is_decoupled ? 1 - k.lr * k.weight_decay : k.weight_decay));
-  const auto beta1 = hn::Set(d, T(k.beta1)), beta2 = hn::Set(d, T(k.beta2));
-  const auto rest1 = hn::Set(d, T(1 - k.beta1)), rest2 = hn::Set(d, T(1 - k.beta2));
-  const auto square_scale = hn::Set(d, T(corrections.square_scale)), eps = hn::Set(d, T(k.eps));
-  const auto minus_step = hn::Set(d, T(corrections.minus_step));
-  for_vectors<2>(d, n, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
-    const auto old = lanes.load(d, r.parameter + i);
-    auto p = old;
-    auto g = hn::Mul(lanes.load(d, r.grad + i), scale);
+template <bool is_decoupled, class T>
+struct Step<AdamUpdate, is_decoupled, T> {
+  static constexpr int num_states = 2;
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+  V scale, decay, beta1, beta2, rest1, rest2, square_scale, eps, minus_step;
+
+  explicit Step(const AdamUpdate& k)
+      : scale(hn::Set(D(), T(k.grad_scale))), decay(hn::Set(D(), T(is_decoupled ? 1 - k.lr * k.weight_decay : k.weight_decay))),
+        beta1(hn::Set(D(), T(k.beta1))), beta2(hn::Set(D(), T(k.beta2))), rest1(hn::Set(D(), T(1 - k.beta1))), rest2(hn::Set(D(), T(1 - k.beta2))),
+        square_scale(hn::Set(D(), T(1 / std::sqrt(1 - std::pow(k.beta2, double(k.step)))))), eps(hn::Set(D(), T(k.eps))),
+        minus_step(hn::Set(D(), T(-k.lr / (1 - std::pow(k.beta1, double(k.step)))))) {}
+
+  HWY_INLINE void operator()(V& p, V g, V* state, V& change) const {
+    const D d;
+    const V old = p;
+    g = hn::Mul(g, scale);
     if constexpr (is_decoupled) p = hn::Mul(p, decay);
     else g = fused(d, decay, p, g);
-    const auto m = fused(d, beta1, lanes.load(d, r.state[0] + i), hn::Mul(rest1, g));
-    const auto v = fused(d, beta2, lanes.load(d, r.state[1] + i), hn::Mul(rest2, hn::Mul(g, g)));
-    lanes.store(m, d, r.state[0] + i);
-    lanes.store(v, d, r.state[1] + i);
-    const auto ratio = hn::Div(m, fused(d, hn::Sqrt(v), square_scale, eps));
-    lanes.store(fused(d, minus_step, ratio, p), d, r.parameter + i);
-    if constexpr (wants_change) {
-      const auto step = hn::Mul(minus_step, ratio);
-      lanes.store(hn::IfThenElse(hn::Eq(p, old), step, hn::Set(d, T(1))), d, r.change + i);
-    }
-  });
-}
+    state[0] = fused(d, beta1, state[0], hn::Mul(rest1, g));
+    state[1] = fused(d, beta2, state[1], hn::Mul(rest2, hn::Mul(g, g)));
+    const V ratio = hn::Div(state[0], fused(d, hn::Sqrt(state[1]), square_scale, eps));
+    change = hn::IfThenElse(hn::Eq(p, old), hn::Mul(minus_step, ratio), hn::Set(d, T(1)));
+    p = fused(d, minus_step, ratio, p);
+  }
+};
 
-const OptionalOut* state_of(const SgdUpdate& k, int i) { return i == 0 && k.momentum_buffer.defined() ? &k.momentum_buffer : nullptr; }
-const Out* state_of(const AdamUpdate& k, int i) { return i == 0 ? &k.mean : &k.square; }
+const OptionalOut& state_of(const SgdUpdate& k, int) { return k.momentum_buffer; }
+const Out& state_of(const AdamUpdate& k, int i) { return i == 0 ? k.mean : k.square; }
 
 // Everything in T.
 template <bool variant, class T, class K>
 void update_plain(const K& k) {
-  const auto corrections = corrections_of(k);
   parallel_for(k.out.numel(), kPiece, [&](std::int64_t begin, std::int64_t end) {
-    Run<T> run{k.grad.template data<T>() + begin, k.out.template data<T>() + begin, {}, nullptr};
-    for (int s = 0; s < 2; ++s) {
-      if (const auto* state = state_of(k, s)) run.state[s] = state->template data<T>() + begin;
-    }
-    update_run<variant, false>(k, corrections, run, end - begin);
+    using S = Step<K, variant, T>;
+    const S step(k);
+    const hn::ScalableTag<T> d;
+    const T* grad = k.grad.template data<T>() + begin;
+    T* parameter = k.out.template data<T>() + begin;
+    T* states[2] = {};
+    for (int s = 0; s < S::num_states; ++s) states[s] = state_of(k, s).template data<T>() + begin;
+    for_vectors<2>(d, end - begin, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
+      auto p = lanes.load(d, parameter + i);
+      hn::Vec<hn::ScalableTag<T>> state[2], change;
+      for (int s = 0; s < S::num_states; ++s) state[s] = lanes.load(d, states[s] + i);
+      step(p, lanes.load(d, grad + i), state, change);
+      for (int s = 0; s < S::num_states; ++s) lanes.store(state[s], d, states[s] + i);
+      lanes.store(p, d, parameter + i);
+    });
   });
 }
 
-constexpr std::int64_t kTile = 512;
-
-// Elements at, at + 1, … of a tensor of S or f32: its own memory if that is f32, else widened into the buffer.
+// A tensor of S or f32 that is read and written as f32 vectors.
 template <class S>
-float* opened(DType dtype, const std::byte* address, std::int64_t at, std::int64_t n, float* buffer) {
-  if (dtype == DType::f32) return reinterpret_cast<float*>(const_cast<std::byte*>(address)) + at;
-  simd::map(reinterpret_cast<const S*>(address) + at, buffer, n, [](auto, auto v) HWY_ATTR { return v; });
-  return buffer;
-}
+struct Operand {
+  std::byte* address;
+  bool is_wide;
 
-template <class S>
-void store_nearest(const float* values, S* out, std::int64_t n) {
-  simd::map(values, out, n, [](auto, auto v) HWY_ATTR { return v; });
-}
+  Operand(DType dtype, const std::byte* at) : address(const_cast<std::byte*>(at)), is_wide(dtype == DType::f32) {}
+  S* half() const { return reinterpret_cast<S*>(address); }
+  float* wide() const { return reinterpret_cast<float*>(address); }
 
-template <class T>
-std::int64_t count_lost(const T* before, const T* after, const float* change, std::int64_t n) {
-  std::int32_t lost = 0;  // n is at most kTile
-  for (std::int64_t i = 0; i < n; ++i) lost += std::int32_t(change[i] != 0) & std::int32_t(before[i] == after[i]);
-  return lost;
-}
+  template <class D, class L>
+  HWY_INLINE hn::Vec<D> load(D d, std::int64_t i, L lanes) const {
+    return is_wide ? lanes.load(d, wide() + i) : lanes.load(d, half() + i);
+  }
+  // `random`: null to round to nearest, else the words of the elements, of which 16 bits from `shift` on are used.
+  template <int shift, class D, class L>
+  HWY_INLINE void store(hn::Vec<D> v, D d, std::int64_t i, L lanes, const std::uint32_t* random) const {
+    if (is_wide) lanes.store(v, d, wide() + i);
+    else if (random == nullptr) lanes.store(v, d, half() + i);
+    else simd::store_stochastic<shift>(v, d, half() + i, lanes, random);
+  }
+};
 
-// Parameters of S: tile by tile.
+constexpr std::int64_t kTile = 512;  // elements whose random words are drawn together
+
+// Parameters of S.
 template <bool variant, class S, class K>
-void update_tiles(const K& k) {
-  const auto corrections = corrections_of(k);
+void update_half(const K& k) {
   std::atomic<std::int64_t> num_lost = 0;  // a sum of integers: the same in any order
   RandomKey state_key = k.rounding.key;
   ++state_key.call;
   const simd::RandomWords parameter_words(k.rounding.key), state_words(state_key);
-  const bool is_stochastic = k.rounding.mode == Rounding::stochastic, has_master = k.master.defined();
+  using Arithmetic = Step<K, variant, float>;
+  const bool has_master = k.master.defined(), is_stochastic = k.rounding.mode == Rounding::stochastic;
   bool rounds_state = false;
-  for (int s = 0; s < 2; ++s) rounds_state = rounds_state || (state_of(k, s) && state_of(k, s)->dtype() != DType::f32);
+  for (int s = 0; s < Arithmetic::num_states; ++s) rounds_state = rounds_state || state_of(k, s).dtype() != DType::f32;
+  const bool draws_parameter = is_stochastic && !has_master, draws_state = is_stochastic && rounds_state;
   parallel_for(k.out.numel(), kPiece, [&](std::int64_t begin, std::int64_t end) {
-    HWY_ALIGN float parameter[kTile], grad[kTile], states[2][kTile], change[kTile];
-    HWY_ALIGN std::uint32_t words[kTile];
-    HWY_ALIGN float old_master[kTile];
-    std::uint16_t old_bits[kTile];
+    const hn::ScalableTag<float> d;
+    using V = hn::Vec<hn::ScalableTag<float>>;
+    HWY_ALIGN std::uint32_t words[2][kTile];
+    const Arithmetic step(k);
+    const Operand<S> grad(k.grad.dtype(), k.grad.address()), parameter(k.out.dtype(), k.out.address());
+    const Operand<S> source = has_master ? Operand<S>(DType::f32, k.master.address()) : parameter;
+    const Operand<S> states[2] = {Operand<S>(state_of(k, 0).dtype(), state_of(k, 0).address()), Operand<S>(state_of(k, 1).dtype(), state_of(k, 1).address())};
     std::int64_t lost = 0;
-    for (std::int64_t at = begin; at < end; at += kTile) {
-      const std::int64_t n = std::min(kTile, end - at);
-      S* out = k.out.template data<S>() + at;
-      Run<float> run{opened<S>(k.grad.dtype(), k.grad.address(), at, n, grad), nullptr, {}, change};
-      run.parameter = has_master ? k.master.template data<float>() + at : opened<S>(k.out.dtype(), k.out.address(), at, n, parameter);
-      for (int s = 0; s < 2; ++s) {
-        if (const auto* state = state_of(k, s)) run.state[s] = opened<S>(state->dtype(), state->address(), at, n, states[s]);
-      }
-      if (has_master) std::memcpy(old_master, run.parameter, std::size_t(n) * sizeof(float));
-      else std::memcpy(old_bits, out, std::size_t(n) * sizeof(S));
-
-      update_run<variant, true>(k, corrections, run, n);
-
-      const std::uint64_t element = std::uint64_t(k.rounding.first_element + at);
-      if (is_stochastic && !has_master) {
-        parameter_words.fill(element, words, n);
-        simd::round_stochastic<0>(run.parameter, words, out, n);
-      } else {
-        store_nearest(run.parameter, out, n);
-      }
-      if (is_stochastic && rounds_state) state_words.fill(element, words, n);
-      for (int s = 0; s < 2; ++s) {
-        const auto* state = state_of(k, s);
-        if (!state || state->dtype() == DType::f32) continue;
-        S* stored = state->template data<S>() + at;
-        if (!is_stochastic) store_nearest(states[s], stored, n);
-        else if (s == 0) simd::round_stochastic<0>(states[s], words, stored, n);
-        else simd::round_stochastic<16>(states[s], words, stored, n);
-      }
-      lost += has_master ? count_lost(old_master, run.parameter, change, n)
-                         : count_lost(old_bits, reinterpret_cast<const std::uint16_t*>(out), change, n);
+    for (std::int64_t tile = begin; tile < end; tile += kTile) {
+      const std::int64_t n = std::min(kTile, end - tile);
+      const std::uint64_t element = std::uint64_t(k.rounding.first_element + tile);
+      if (draws_parameter) parameter_words.fill(element, words[0], n);
+      if (draws_state) state_words.fill(element, words[1], n);
+      for_vectors(d, n, [&](std::int64_t i, auto lanes) HWY_ATTR {
+        const std::int64_t at = tile + i;
+        const V old = source.load(d, at, lanes);
+        V p = old, change, state[2];
+        for (int s = 0; s < Arithmetic::num_states; ++s) state[s] = states[s].load(d, at, lanes);
+        step(p, grad.load(d, at, lanes), state, change);
+        const std::uint32_t* state_random = draws_state ? words[1] + i : nullptr;
+        if constexpr (Arithmetic::num_states > 0) states[0].template store<0>(state[0], d, at, lanes, state_random);
+        if constexpr (Arithmetic::num_states > 1) states[1].template store<16>(state[1], d, at, lanes, state_random);
+        parameter.template store<0>(p, d, at, lanes, draws_parameter ? words[0] + i : nullptr);
+        if (has_master) lanes.store(p, d, source.wide() + at);
+        else p = parameter.load(d, at, lanes);
+        const auto is_lost = hn::And(hn::Ne(lanes.keep(d, change), hn::Zero(d)), hn::Eq(p, old));
+        lost += std::int64_t(hn::CountTrue(d, is_lost));
+      });
     }
     num_lost += lost;
   });
@@ -199,7 +193,7 @@ template <bool variant, class K>
 void update(const K& k) {
   dispatch_floating(k.out.dtype(), k.name, [&](auto t) {
     using S = decltype(t);
-    if constexpr (is_half<S>) update_tiles<variant, S>(k);
+    if constexpr (is_half<S>) update_half<variant, S>(k);
     else update_plain<variant, S>(k);
   });
 }
