@@ -159,12 +159,13 @@ void pack_straight(const S* from, std::int64_t ld, std::int64_t k, std::int64_t 
 }
 
 // Rows of a transposed A side by side: to[p * step + i] = from[p * ld + i]. Returns the step, a whole number of vectors.
+// `readable` elements of each of A's lines exist from here on: whole loads are much faster.
 template <class S, class T>
-std::int64_t pack_rows(const S* from, std::int64_t ld, std::int64_t k, std::int64_t rows, T* to) {
+std::int64_t pack_rows(const S* from, std::int64_t ld, std::int64_t k, std::int64_t rows, std::int64_t readable, T* to) {
   const simd::Tag<T> d;
   const std::int64_t lanes = std::int64_t(hn::Lanes(d)), step = ceil_div(rows, lanes) * lanes;
   for (std::int64_t p = 0; p < k; ++p) {
-    for (std::int64_t i = 0; i < rows; i += lanes) hn::StoreU(simd::load_first(d, from + p * ld + i, std::size_t(rows - i)), d, to + p * step + i);
+    for (std::int64_t i = 0; i < rows; i += lanes) hn::StoreU(simd::load_first(d, from + p * ld + i, std::size_t(readable - i)), d, to + p * step + i);
   }
   return step;
 }
@@ -213,7 +214,7 @@ void multiply_step(const TileCall<S>& call, T beta, const T* bias, Buffers<T>& b
     const S* from = call.a.data + (call.a.transposed ? i : i * call.a.ld);
     std::int64_t row_step = call.a.transposed ? 1 : call.a.ld, col_step = call.a.transposed ? call.a.ld : 1;
     const T* a = buffers.a.data();
-    if (packs_rows) col_step = pack_rows(from, call.a.ld, k, rows, buffers.a.data());
+    if (packs_rows) col_step = pack_rows(from, call.a.ld, k, rows, call.m - i, buffers.a.data());
     else if constexpr (is_half<S>) row_step = widen_rows(from, call.a.ld, k, rows, buffers.a.data());
     else a = from;
     for (std::int64_t v = 0; v < num_vectors;) {
