@@ -35,12 +35,12 @@ struct Like {
   Like() = default;
   Like(const Tensor& t) : shape(t.shape()), dtype(t.dtype()) {}
 
-  // The gradient that `launch_into` writes for the broadcast operand, summed over what was broadcast: written in the
-  // operand's dtype straight away where nothing is to be summed, so that it is rounded once.
+  // The gradient that `launch_into` writes for the broadcast operand, summed over what was broadcast. It is rounded once:
+  // as it is written where nothing is to be summed; terms of a sum are not rounded to 16 bits.
   template <class F>
   Tensor gradient(const Tensor& grad_out, F&& launch_into) const {
     const bool is_broadcast = grad_out.shape() != shape;
-    const Tensor grad = empty(grad_out.shape(), is_broadcast ? grad_out.dtype() : dtype, grad_out.device());
+    const Tensor grad = empty(grad_out.shape(), is_broadcast ? accumulator_dtype(grad_out.dtype()) : dtype, grad_out.device());
     launch_into(grad);
     return sum_to(grad, shape, dtype);
   }
