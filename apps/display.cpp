@@ -59,8 +59,9 @@ void Display::start(const Config& config, std::int64_t num_parameters) {
     samples_factor_ = double(config.context);
     unit_ = "tokens/s";
   }
-  line(format("%s: %lld parameters, batch %lld x %lld, %s, lr %g, checkpoint %s, %d threads", config.model.c_str(), static_cast<long long>(num_parameters),
-              static_cast<long long>(config.batch), static_cast<long long>(config.accumulate), config.optimizer.c_str(), config.lr,
+  line(format("%s: %lld parameters, %s, batch %lld x %lld, %s, lr %g, checkpoint %s, %d threads", config.model.c_str(),
+              static_cast<long long>(num_parameters), config.precision.c_str(), static_cast<long long>(config.batch),
+              static_cast<long long>(config.accumulate), config.optimizer.c_str(), config.lr,
               config.checkpoint.c_str(), num_threads()));
   line("run directory " + config.run_dir);
 }
@@ -85,8 +86,12 @@ std::string Display::progress_line(const Progress& p, std::size_t columns) const
       {12, format("mem %s", bytes_text(p.live_bytes).c_str())},
       {5, format("peak %s", bytes_text(p.peak_bytes).c_str())},
       {7, format("replay %.1f %%", 100 * p.replayed_flops_share)},
+      {13, p.loss_scale != 1 ? format("scale %g", p.loss_scale) : ""},
+      {14, p.lost_updates_share > 0 ? format("lost %.1f %%", 100 * p.lost_updates_share) : ""},
+      {5, p.skipped_steps > 0 ? format("skipped %lld", whole(p.skipped_steps)) : ""},
       {0, format("left %s", duration(p.seconds_left).c_str())},
   };
+  std::erase_if(fields, [](const Field& field) { return field.text.empty(); });
   for (;;) {
     std::string text;
     for (const Field& field : fields) text += (text.empty() ? "" : "  ") + field.text;

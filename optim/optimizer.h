@@ -39,6 +39,8 @@ class Optimizer {
   std::int64_t num_updated_elements() const { return num_updated_elements_; }
   std::int64_t num_lost_updates() const { return num_lost_updates_; }
   std::vector<Tensor> parameters() const;
+  // Name of parameters()[index].
+  const std::string& parameter_name(std::int64_t index) const { return slots_.at(std::size_t(index)).name; }
 
   // The state's tensors are the optimizer's own, not copies: a file may be read straight into them.
   OptimizerState state_dict() const;

@@ -48,6 +48,17 @@ struct Config {
   double lr_floor = 0;
   std::vector<std::string> freeze;
 
+  // precision; "auto" is replaced by what the mode calls for when a run starts
+  std::string precision = "32-true";
+  std::string rounding = "auto";
+  bool master_weights = false;
+  std::string optimizer_state = "parameter";
+  std::string loss_scale = "auto";
+  double loss_scale_init = 65536, loss_scale_growth = 2, loss_scale_backoff = 0.5;
+  std::int64_t loss_scale_interval = 2000;
+  double loss_scale_min = 0x1p-14, loss_scale_max = 0x1p24;
+  std::string non_finite = "auto";
+
   // memory
   std::string checkpoint = "none";
   std::int64_t checkpoint_levels = 2;

@@ -69,6 +69,24 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"lr_floor", "learning rate at the end of the schedule and after it", 0, 1e6}, c.lr_floor);
   f(Key{"freeze", "patterns of parameters that stay as they are, such as \"blocks.0.*\""}, c.freeze);
 
+  section("precision");
+  f(Key{.name = "precision", .meaning = "what values are kept in and products run in", .choices = "32-true|16-mixed|bf16-mixed|16-true|bf16-true"},
+    c.precision);
+  f(Key{.name = "rounding", .meaning = "of updates of 16-bit parameters; auto: stochastic without master_weights", .choices = "auto|nearest|stochastic"},
+    c.rounding);
+  f(Key{"master_weights", "an f32 copy of every 16-bit parameter, which updates go to"}, c.master_weights);
+  f(Key{.name = "optimizer_state", .meaning = "dtype of moments and momentum: as the parameter, or f32", .choices = "parameter|f32"}, c.optimizer_state);
+  f(Key{.name = "loss_scale", .meaning = "factor on the loss that keeps small gradients in f16's range; auto: dynamic in 16-mixed, else off",
+        .choices = "auto|dynamic|static|off"}, c.loss_scale);
+  f(Key{"loss_scale_init", "its value, at first or for good", 1e-30, 1e30}, c.loss_scale_init);
+  f(Key{"loss_scale_growth", "dynamic: factor after loss_scale_interval finite steps in a row", 1.000001, 1e6}, c.loss_scale_growth);
+  f(Key{"loss_scale_backoff", "dynamic: factor after a step that overflowed", 1e-6, kBelow1}, c.loss_scale_backoff);
+  f(Key{"loss_scale_interval", "dynamic: finite steps before the scale grows", 1, kMany}, c.loss_scale_interval);
+  f(Key{"loss_scale_min", "dynamic: lowest value", 1e-30, 1e30}, c.loss_scale_min);
+  f(Key{"loss_scale_max", "dynamic: highest value", 1e-30, 1e30}, c.loss_scale_max);
+  f(Key{.name = "non_finite", .meaning = "what to do about an infinity or NaN; auto: skip in mixed modes, else stop", .choices = "auto|stop|skip|report"},
+    c.non_finite);
+
   section("memory");
   f(Key{.name = "checkpoint", .meaning = "which activations are dropped and replayed", .choices = "none|block|nested|selective"}, c.checkpoint);
   f(Key{"checkpoint_levels", "nested: levels of regions inside regions", 1, 16}, c.checkpoint_levels);

@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kColumns[] = {"epoch", "loss", "accuracy", "lr", "grad_norm", "samples_per_second", "data_wait_share", "live_bytes",
-                                         "peak_bytes", "replayed_flops_share", "test_loss", "test_accuracy"};
+                                         "peak_bytes", "replayed_flops_share", "loss_scale", "lost_updates_share", "skipped_steps",
+                                         "test_loss", "test_accuracy"};
 
 std::string number_text(double value) {
   char buffer[40];

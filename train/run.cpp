@@ -1,6 +1,7 @@
 #include <refrain/train/run.h>
 
 #include <refrain/autograd/random.h>
+#include <refrain/autograd/finite_watch.h>
 #include <refrain/core/io/snapshot.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>
@@ -52,6 +53,7 @@ struct Run {
     run_dir = config.run_dir;
     const std::shared_ptr<const Samples> train_samples = load_samples(config, Split::train), test_samples = load_samples(config, Split::test);
     adapt_to_data(config, *train_samples);
+    adapt_to_precision(config);
     config.data_path = fs::absolute(config.data_path).lexically_normal();  // a resume may start somewhere else
     model = build_model(config, device);
     loss = build_loss(config, model);
@@ -60,8 +62,7 @@ struct Run {
     test_loader = std::make_unique<Loader>(test_samples, LoaderOptions{.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = device});
     const std::int64_t steps_per_epoch = (loader->num_batches() + config.accumulate - 1) / config.accumulate;
     total = total_steps(config, steps_per_epoch);
-    trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss,
-                                        TrainerOptions{config.accumulate, config.clip_norm, std::uint64_t(config.seed)});
+    trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss, trainer_options(config));
     seed_random(std::uint64_t(config.seed));
   }
 
@@ -72,6 +73,7 @@ struct Run {
     const TrainerState state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed));
     loader->set_state(state.loader);
     trainer->set_num_steps(state.step);
+    trainer->scaler().load_state(state.scaler);
     default_generator().set_position(state.generator_position);
     train_seconds = state.train_seconds;
     flops = state.flops;
@@ -87,6 +89,7 @@ struct Run {
                    .loader = loader->state(),
                    .seed = std::uint64_t(config.seed),
                    .generator_position = default_generator().position(),
+                   .scaler = trainer->scaler().state_dict(),
                    .train_seconds = train_seconds,
                    .replayed_flops = replayed_flops,
                    .flops = flops});
@@ -100,15 +103,26 @@ struct Run {
     const CostMeter before = cost_meter();
     const std::optional<StepResult> result = trainer->step();
     if (!result) return result;
+    if (!result->note.empty()) note(hooks, result->note);
     train_seconds += now() - begin;
     flops += cost_meter().total.flops - before.total.flops;
     replayed_flops += cost_meter().replay.flops - before.replay.flops;
     mean_step_seconds.add(now() - begin);
     mean_wait_seconds.add(loader->wait_seconds() - waited);
     mean_samples.add(double(result->samples));
+    if (!result->is_applied) return result;
+    mean_lost.add(result->lost_updates_share);
     mean_loss.add(result->loss);
     mean_accuracy.add(double(result->correct) / double(std::max<std::int64_t>(result->targets, 1)));
     return result;
+  }
+
+  // After a step that was not finite: what led there is whole, and can be resumed with other settings.
+  void save_after_non_finite() {
+    for (const NamedTensor& entry : model->state_dict()) {
+      if (count_non_finite(entry.tensor) > 0) return;
+    }
+    save();
   }
 
   double epoch() const { return double(loader->state().epoch) + double(loader->state().position) / double(loader->num_samples()); }
@@ -125,6 +139,9 @@ struct Run {
             .accuracy = mean_accuracy.value(),
             .lr = result.lr,
             .grad_norm = result.grad_norm,
+            .loss_scale = result.loss_scale,
+            .lost_updates_share = mean_lost.value(),
+            .skipped_steps = trainer->scaler().num_skipped(),
             .samples_per_second = mean_samples.value() / step_seconds,
             .data_wait_share = mean_wait_seconds.value() / step_seconds,
             .replayed_flops_share = replayed_share(),
@@ -156,15 +173,18 @@ struct Run {
   std::unique_ptr<Trainer> trainer;
   std::int64_t total = 0, saved_step = -1;
   double train_seconds = 0, flops = 0, replayed_flops = 0;
-  DecayingMean mean_loss, mean_accuracy, mean_step_seconds, mean_wait_seconds, mean_samples;
+  DecayingMean mean_loss, mean_accuracy, mean_step_seconds, mean_wait_seconds, mean_samples, mean_lost;
 };
 
-MetricsRow metrics_row(const Progress& p, double accuracy) {
+MetricsRow metrics_row(const Progress& p, const StepResult& step) {
   return {{"epoch", p.epoch},
           {"loss", p.loss},
-          {"accuracy", accuracy},
+          {"accuracy", double(step.correct) / double(std::max<std::int64_t>(step.targets, 1))},
           {"lr", p.lr},
           {"grad_norm", p.grad_norm},
+          {"loss_scale", p.loss_scale},
+          {"lost_updates_share", step.lost_updates_share},
+          {"skipped_steps", double(p.skipped_steps)},
           {"samples_per_second", p.samples_per_second},
           {"data_wait_share", p.data_wait_share},
           {"live_bytes", double(p.live_bytes)},
@@ -178,6 +198,10 @@ void write_summary(const Run& run, const RunResult& result) {
   json["test_accuracy"] = result.test.accuracy;
   json["test_loss"] = result.test.loss;
   json["steps"] = result.steps;
+  json["precision"] = run.config.precision;
+  json["loss_scale"] = run.trainer->scaler().scale();
+  json["skipped_steps"] = run.trainer->scaler().num_skipped();
+  json["lost_updates_share"] = run.mean_lost.value();
   json["train_seconds"] = result.train_seconds;
   json["samples_per_second"] = result.samples_per_second;
   json["peak_bytes"]["total"] = ledger.peak_bytes();
@@ -219,17 +243,24 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
 
   std::optional<Evaluation> last_evaluation;  // of the weights as they are now
   while (run.trainer->num_steps() < run.total) {
-    const std::optional<StepResult> step = run.step();
+    std::optional<StepResult> step;
+    try {
+      step = run.step();
+    } catch (const NonFinite&) {
+      run.save_after_non_finite();
+      throw;
+    }
     if (!step) {
       const std::int64_t epochs_done = run.loader->state().epoch;
       if (run.config.eval_every > 0 && epochs_done % run.config.eval_every == 0) last_evaluation = run.evaluate_now(metrics);
       continue;
     }
+    if (!step->is_applied) continue;
     last_evaluation.reset();
     const std::int64_t done = run.trainer->num_steps();
     const Progress progress = run.progress(*step);
     if (done % run.config.log_every == 0 || done == run.total)
-      metrics.write(done, metrics_row(progress, double(step->correct) / double(std::max<std::int64_t>(step->targets, 1))));
+      metrics.write(done, metrics_row(progress, *step));
     if (hooks.on_step) hooks.on_step(progress);
     if (run.config.snapshot_every > 0 && done % run.config.snapshot_every == 0) run.save();
     if (done < run.total && hooks.should_stop && hooks.should_stop()) {

@@ -20,6 +20,9 @@ struct Progress {
   double loss = 0, average_loss = 0;    // of the last step; decaying average
   double accuracy = 0;                  // decaying average
   double lr = 0, grad_norm = 0;
+  double loss_scale = 1;
+  double lost_updates_share = 0;        // decaying average: elements whose update rounding has swallowed
+  std::int64_t skipped_steps = 0;       // since the run began
   double samples_per_second = 0;
   double data_wait_share = 0;           // of the time of the steps
   double replayed_flops_share = 0;

@@ -1,6 +1,7 @@
 #include <refrain/train/setup.h>
 
 #include <refrain/autograd/ops/loss.h>
+#include <refrain/autograd/precision.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/data/cifar10.h>
 #include <refrain/data/idx.h>
@@ -50,8 +51,18 @@ void adapt_to_data(Config& config, const Samples& samples) {
   check(config.image_size % config.patch_size == 0, "patch_size: expected a divisor of image_size = ", config.image_size, ", got ", config.patch_size);
 }
 
+void adapt_to_precision(Config& config) {
+  const Precision precision = parse_precision(config.precision);
+  const auto choose = [](std::string& field, std::string_view word) {
+    if (field == "auto") field = word;
+  };
+  choose(config.rounding, is_16_bit(parameter_dtype(precision)) && !config.master_weights ? "stochastic" : "nearest");
+  choose(config.loss_scale, precision == Precision::f16_mixed ? "dynamic" : "off");
+  choose(config.non_finite, is_mixed(precision) ? "skip" : "stop");
+}
+
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {
-  const CreationScope creation({.device = device, .seed = std::uint64_t(config.seed)});
+  const CreationScope creation({.device = device, .dtype = parameter_dtype(parse_precision(config.precision)), .seed = std::uint64_t(config.seed)});
   std::shared_ptr<ChainModel> model;
   if (config.model == "gpt2") {
     model = std::make_shared<Gpt2>(Gpt2Config{.vocabulary = config.vocab,
@@ -85,7 +96,9 @@ LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model)
                                 .levels = int(config.checkpoint_levels),
                                 .keep = config.checkpoint_keep,
                                 .certify = config.certify};
-  return [model = std::move(model), policy, smoothing = config.label_smoothing](const Batch& batch, double scale) {
+  return [model = std::move(model), policy, precision = parse_precision(config.precision),
+          smoothing = config.label_smoothing](const Batch& batch, double scale) {
+    const PrecisionScope precision_scope(precision);
     const Tensor logits = (*model)(batch.input, is_grad_enabled() ? policy : CheckpointPolicy{});
     return BatchLoss{cross_entropy(logits, batch.target,
                                    {.label_smoothing = is_grad_enabled() ? smoothing : 0, .reduction = Reduction::sum, .scale = scale}),
@@ -96,9 +109,30 @@ LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model)
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model) {
   std::vector<ParameterGroup> groups = make_groups(model.named_parameters(), config.weight_decay);
   const AdamOptions adam{.beta1 = config.betas[0], .beta2 = config.betas[1], .eps = config.eps};
-  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), adam);
-  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), adam);
-  return std::make_unique<Sgd>(std::move(groups), SgdOptions{.momentum = config.momentum, .nesterov = config.nesterov});
+  const UpdateOptions update{.rounding = config.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest,
+                             .state = config.optimizer_state == "f32" ? StateDType::f32 : StateDType::same_as_parameter,
+                             .master = config.master_weights,
+                             .seed = std::uint64_t(config.seed)};
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), adam, update);
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), adam, update);
+  return std::make_unique<Sgd>(std::move(groups), SgdOptions{.momentum = config.momentum, .nesterov = config.nesterov}, update);
+}
+
+TrainerOptions trainer_options(const Config& config) {
+  TrainerOptions options{.accumulate = config.accumulate, .clip_norm = config.clip_norm, .seed = std::uint64_t(config.seed)};
+  options.loss_scale = {.mode = config.loss_scale == "dynamic"  ? ScalerMode::dynamic
+                                : config.loss_scale == "static" ? ScalerMode::fixed
+                                                                : ScalerMode::off,
+                        .init_scale = config.loss_scale_init,
+                        .growth = config.loss_scale_growth,
+                        .backoff = config.loss_scale_backoff,
+                        .growth_interval = config.loss_scale_interval,
+                        .min_scale = config.loss_scale_min,
+                        .max_scale = config.loss_scale_max};
+  options.non_finite = config.non_finite == "skip"     ? NonFinitePolicy::skip
+                       : config.non_finite == "report" ? NonFinitePolicy::report
+                                                       : NonFinitePolicy::stop;
+  return options;
 }
 
 std::int64_t total_steps(const Config& config, std::int64_t steps_per_epoch) {

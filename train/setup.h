@@ -15,14 +15,19 @@ std::shared_ptr<const Samples> load_samples(const Config& config, Split split);
 // InvalidArgument where the two contradict each other.
 void adapt_to_data(Config& config, const Samples& samples);
 
+// Replaces "auto" in rounding, loss_scale and non_finite by what the precision calls for.
+void adapt_to_precision(Config& config);
+
 // The model with its initial values, parameters frozen as the configuration says.
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device = Device::cpu());
 
-// Cross-entropy of the model under the configuration's checkpoint policy. Without gradients there is no label smoothing:
+// Cross-entropy of the model under the configuration's precision and checkpoint policy. Without gradients there is no label smoothing:
 // evaluations compare.
 LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model);
 
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model);
+
+TrainerOptions trainer_options(const Config& config);
 
 // Optimizer steps of the whole run.
 std::int64_t total_steps(const Config& config, std::int64_t steps_per_epoch);

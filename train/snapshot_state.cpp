@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStateFile = "trainer.json";
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 // Throws DataError unless the file has exactly these tensors, up to the floating dtype if that may differ.
 void check_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors, OtherPrecision other) {
@@ -64,6 +64,7 @@ void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer
   json["flops"] = state.flops;
   json["replayed_flops"] = state.replayed_flops;
   json["optimizer"] = optimizer_state.scalars;
+  json["loss_scaler"] = state.scaler;
 
   SnapshotWriter writer(snapshot_directory(run_dir, state.step));
   writer.add(kModelFile, [&](FileWriter& file) { write_safetensors(file, model.state_dict()); });
@@ -93,6 +94,7 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
     state.flops = json.at("flops");
     state.replayed_flops = json.at("replayed_flops");
     optimizer_state.scalars = json.at("optimizer").get<std::map<std::string, double>>();
+    state.scaler = json.at("loss_scaler").get<std::map<std::string, double>>();
   } catch (const nlohmann::json::exception& error) {
     fail<DataError>(path.string(), ": ", error.what());
   }

@@ -7,6 +7,8 @@
 #include <refrain/optim/optimizer.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 namespace refrain {
 
@@ -15,6 +17,7 @@ struct TrainerState {
   LoaderState loader;
   std::uint64_t seed = 0;
   std::uint64_t generator_position = 0; // of the thread's default generator
+  std::map<std::string, double> scaler; // the loss scaler's
   double train_seconds = 0;
   double replayed_flops = 0, flops = 0; // of the training steps so far
 };

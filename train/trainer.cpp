@@ -1,5 +1,6 @@
 #include <refrain/train/trainer.h>
 
+#include <refrain/autograd/finite_watch.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/optim/clip_grad.h>
@@ -9,6 +10,8 @@
 namespace refrain {
 
 namespace {
+
+constexpr int kMaxSkips = 20;
 
 double value_of(const Tensor& loss) { return loss.has_bytes() ? loss.item() : 0; }
 
@@ -28,38 +31,89 @@ class ModeScope {
 }  // namespace
 
 Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule, LossFunction loss, const TrainerOptions& options)
-    : loader_(loader), optimizer_(optimizer), schedule_(schedule), loss_(std::move(loss)), options_(options), parameters_(optimizer.parameters()) {
+    : loader_(loader), optimizer_(optimizer), schedule_(schedule), loss_(std::move(loss)), options_(options), parameters_(optimizer.parameters()),
+      scaler_(options.loss_scale) {
   check(options_.accumulate >= 1, "trainer: expected to accumulate at least 1 micro-batch, got ", options_.accumulate);
   check(options_.clip_norm >= 0, "trainer: expected a clip norm of at least 0, got ", options_.clip_norm);
 }
 
 std::int64_t Trainer::steps_per_epoch() const { return (loader_.num_batches() + options_.accumulate - 1) / options_.accumulate; }
 
-std::optional<StepResult> Trainer::step() {
-  const Loader::Upcoming window = loader_.upcoming(options_.accumulate);
-  StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.samples, .targets = window.targets};
-  const double scale = window.targets > 0 ? 1.0 / double(window.targets) : 0;
+void Trainer::run_window(const Loader::Upcoming& window, StepResult& result) {
   optimizer_.zero_grad();  // of a window that an exception broke off
+  const double scale = window.targets > 0 ? 1.0 / double(window.targets) : 0;
   std::int64_t samples_before = 0;
   for (std::int64_t i = 0; i < window.batches; ++i) {
     const std::optional<Batch> batch = loader_.next();
     random_state().seed = options_.seed;
     set_random_position(std::uint32_t(num_steps_), samples_before);
     const BatchLoss loss = loss_(*batch, scale);
-    backward(loss.loss, {.is_last = i + 1 == window.batches});
+    BackwardOptions backward_options{.is_last = i + 1 == window.batches};
+    if (scaler_.scale() != 1) backward_options.grad_out = full(loss.loss.shape(), scaler_.scale(), loss.loss.dtype(), loss.loss.device());
+    backward(loss.loss, backward_options);
     result.loss += value_of(loss.loss);
     result.correct += loss.correct;
     samples_before += batch->size;
   }
+}
+
+std::string Trainer::first_non_finite(const LoaderState& start, const Loader::Upcoming& window) {
+  loader_.set_state(start);
+  FiniteWatch watch;
+  StepResult ignored;
+  run_window(window, ignored);
+  return watch.finding() ? to_text(*watch.finding()) : "no single op is to blame";
+}
+
+void Trainer::handle_non_finite(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const std::string& what) {
+  const auto stop = [&](const std::string& reason) {
+    const std::string first = first_non_finite(start, window);
+    optimizer_.zero_grad();
+    loader_.set_state(start);
+    fail<NonFinite>(what, reason, "; first: ", first);
+  };
+  const bool can_back_off = scaler_.options().mode == ScalerMode::dynamic && scaler_.scale() > scaler_.options().min_scale;
+  const bool is_overflow = std::isfinite(result.loss) && can_back_off;
+  if (!is_overflow && options_.non_finite == NonFinitePolicy::stop) stop("");
+  if (!is_overflow && options_.non_finite == NonFinitePolicy::report) {
+    result.note = concat(what, "; first: ", first_non_finite(start, window));
+    return;
+  }
+  scaler_.update(false);
+  if (scaler_.num_skipped_in_a_row_at_lowest_scale() >= kMaxSkips)
+    stop(concat(", the ", kMaxSkips, "th skip in a row at loss scale ", result.loss_scale));
+  result.is_applied = false;
+  result.note = concat(what, ": skipped");
+  if (can_back_off) result.note += concat(", loss scale now ", scaler_.scale());
+  optimizer_.zero_grad();
+}
+
+std::optional<StepResult> Trainer::step() {
+  const LoaderState start = loader_.state();
+  const Loader::Upcoming window = loader_.upcoming(options_.accumulate);
   if (window.batches == 0) {
+    optimizer_.zero_grad();
     loader_.next();
     return std::nullopt;
   }
-  check<NonFinite>(std::isfinite(result.loss), "the loss of step ", num_steps_ + 1, " is ", result.loss);
-  result.grad_norm = global_grad_norm(parameters_);
-  check<NonFinite>(std::isfinite(result.grad_norm), "the gradients' norm of step ", num_steps_ + 1, " is ", result.grad_norm);
-  optimizer_.step(result.lr, options_.clip_norm > 0 ? clip_factor(result.grad_norm, options_.clip_norm) : 1);
+  StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.samples, .targets = window.targets, .loss_scale = scaler_.scale()};
+  run_window(window, result);
+  const GradScaler::Unscaled gradients = scaler_.check(parameters_);
+  result.grad_norm = gradients.grad_norm;
+  if (!std::isfinite(result.loss)) {
+    handle_non_finite(start, window, result, concat("the loss of step ", num_steps_ + 1, " is ", result.loss));
+  } else if (!gradients.is_finite) {
+    handle_non_finite(start, window, result, concat("step ", num_steps_ + 1, ": the gradient of parameter '",
+                                                    optimizer_.parameter_name(gradients.first_non_finite), "' is not finite"));
+  } else {
+    scaler_.update(true);
+  }
+  if (!result.is_applied) return result;
+  const bool clips = options_.clip_norm > 0 && std::isfinite(result.grad_norm);
+  optimizer_.step(result.lr, (clips ? clip_factor(result.grad_norm, options_.clip_norm) : 1) / result.loss_scale);
   optimizer_.zero_grad();
+  if (optimizer_.num_updated_elements() > 0)
+    result.lost_updates_share = double(optimizer_.num_lost_updates()) / double(optimizer_.num_updated_elements());
   ++num_steps_;
   return result;
 }

@@ -4,11 +4,13 @@
 
 #include <refrain/data/loader.h>
 #include <refrain/nn/module.h>
+#include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/optimizer.h>
 #include <refrain/optim/schedule.h>
 
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace refrain {
 
@@ -19,16 +21,31 @@ struct BatchLoss {
 // Runs the model on a micro-batch.
 using LossFunction = std::function<BatchLoss(const Batch& batch, double scale)>;
 
+// What to do when a loss or a gradient is infinite or NaN.
+enum class NonFinitePolicy : std::uint8_t {
+  stop,    // throw NonFinite, naming the first op and module that made one
+  skip,    // leave everything as it is and go on with the next window; 20 in a row at the lowest loss scale stop
+  report   // name the op and module, and apply the update all the same
+};
+
+// Stopping and reporting run the window once more, to find the op. Gradients that overflow under a dynamic loss scale above
+// its lowest value are skipped by every policy: that is how the scale finds its value.
 struct TrainerOptions {
   std::int64_t accumulate = 1;  // micro-batches a step; a window ends with its epoch
   double clip_norm = 0;         // 0: none
   std::uint64_t seed = 0;       // of the model's random numbers
+  GradScalerOptions loss_scale = {.mode = ScalerMode::off};
+  NonFinitePolicy non_finite = NonFinitePolicy::stop;
 };
 
 struct StepResult {
   double loss = 0;              // mean over the window's targets
-  double lr = 0, grad_norm = 0; // the norm before clipping
+  double lr = 0, grad_norm = 0; // the norm of the unscaled gradients before clipping
   std::int64_t samples = 0, targets = 0, correct = 0;
+  double loss_scale = 1;        // of this step
+  double lost_updates_share = 0; // of the elements whose update rounding has swallowed
+  bool is_applied = true;       // false: skipped; no weight, no optimizer state and no schedule position has changed
+  std::string note = {};        // why it was skipped, or what the policy `report` has found
 };
 
 class Trainer {
@@ -37,21 +54,30 @@ class Trainer {
   Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule, LossFunction loss, const TrainerOptions& options = {});
 
   // One optimizer step on the next window; nothing at the end of an epoch (the call after that begins the next).
-  // Every target of the window has the same weight, however the window is cut into micro-batches. Throws NonFinite,
-  // before parameters change, when the loss or the gradients' norm is not finite.
+  // Every target of the window has the same weight, however the window is cut into micro-batches. Throws NonFinite as
+  // the policy says, before parameters change and with the loader back at the window's start.
   std::optional<StepResult> step();
 
   std::int64_t num_steps() const { return num_steps_; }
   void set_num_steps(std::int64_t steps) { num_steps_ = steps; }
   std::int64_t steps_per_epoch() const;
+  GradScaler& scaler() { return scaler_; }
 
  private:
+  // Forward and backward over the window's micro-batches: gradients, and sums into the result.
+  void run_window(const Loader::Upcoming& window, StepResult& result);
+  // Decides about a step that is not finite: whether to apply it, with a note. Throws NonFinite.
+  void handle_non_finite(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const std::string& what);
+  // Runs the window again under a watch; the gradients are those of the first time.
+  std::string first_non_finite(const LoaderState& start, const Loader::Upcoming& window);
+
   Loader& loader_;
   Optimizer& optimizer_;
   Schedule schedule_;
   LossFunction loss_;
   TrainerOptions options_;
   std::vector<Tensor> parameters_;
+  GradScaler scaler_;
   std::int64_t num_steps_ = 0;
 };
 

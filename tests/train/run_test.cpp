@@ -101,8 +101,20 @@ RunHooks stop_after(std::int64_t steps, std::int64_t& count) {
 TEST_CASE("run: stopped at any step and resumed, losses, order, learning rates, weights and optimizer equal the unbroken run's bits") {
   const ScratchDirectory scratch;
   write_images(scratch);
-  const bool is_gpt2 = GENERATE(false, true);
-  const auto config_for = [&](const std::string& run) { return is_gpt2 ? gpt2_config_in(scratch, run) : vit_config_in(scratch, run); };
+  struct Variant {
+    bool is_gpt2;
+    std::string precision, optimizer;
+  };
+  const Variant variant = GENERATE(Variant{false, "32-true", "adamw"}, Variant{true, "32-true", "sgd"}, Variant{false, "16-mixed", "adamw"},
+                                   Variant{true, "bf16-mixed", "adamw"}, Variant{false, "bf16-true", "adamw"}, Variant{true, "bf16-true", "sgd"});
+  const auto config_for = [&](const std::string& run) {
+    Config config = variant.is_gpt2 ? gpt2_config_in(scratch, run) : vit_config_in(scratch, run);
+    config.precision = variant.precision;
+    config.optimizer = variant.optimizer;
+    if (variant.optimizer != "sgd") config.momentum = 0;
+    config.loss_scale_interval = 3;  // grows before and after every stop
+    return config;
+  };
   const Config whole = config_for("whole");
   const RunResult unbroken = run_training(whole, {.device = Device::new_cpu()});
   REQUIRE(unbroken.is_finished);
