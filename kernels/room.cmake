@@ -28,6 +28,7 @@ if(REFRAIN_ONEDNN)
   endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ 12 finds its own AVX-512 intrinsics uninitialised when Eigen uses them at -O1.
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/matmul/gemm_eigen.cpp PROPERTIES COMPILE_OPTIONS -Wno-uninitialized)
+  # g++ 12 finds its own AVX-512 intrinsics uninitialised.
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/kernels/matmul/gemm_eigen.cpp ${CMAKE_SOURCE_DIR}/kernels/matmul/gemm_amx.cpp
+    PROPERTIES COMPILE_OPTIONS -Wno-uninitialized)
 endif()

@@ -22,6 +22,8 @@ constexpr std::int64_t kTileCols = detail::kMaxTileCols;
 // The builtin kernel sets no bounds; a tile is wide enough to use a row of A often, and high enough to pay for packing B.
 constexpr std::int64_t kBuiltinCols = 192;
 constexpr std::int64_t kBuiltinRowUnit = 84;  // whole micro tiles of 14 or 6 rows
+constexpr std::int64_t kAmxRowUnit = 32;
+constexpr double kAmxPieceFlops = 1e7;
 // A tile sums over k in steps of this size: it bounds the buffer that pads products of fewer than 24 rows.
 constexpr std::int64_t kMaxDepth = 4096;
 // Tiles below this many operations share a piece: waking a thread costs some microseconds.
@@ -35,8 +37,20 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 // How a product of these extents is cut. The height of tiles leaves no trace in the bits, their width and the depth
 // of chunks do; none depends on the number of threads.
 struct Tiling {
-  Tiling(std::int64_t m, std::int64_t n, std::int64_t k, bool split_k, bool is_builtin, bool is_half) {
-    if (is_builtin) {
+  Tiling(std::int64_t m, std::int64_t n, std::int64_t k, bool split_k, GemmEngine engine, bool is_half, bool is_a_transposed) {
+    if (engine == GemmEngine::amx) {
+      // Chunks as for the builtin kernel: they decide how much scratch there is.
+      *this = Tiling(m, n, k, split_k, GemmEngine::builtin, is_half, is_a_transposed);
+      // Packing B costs as much as a hundred rows of products, packing a transposed A as much as two hundred columns.
+      tile_cols = is_a_transposed ? detail::kMaxTileCols : kBuiltinCols;
+      cols = ceil_div(n, tile_cols);
+      const double flops = 2.0 * double(m) * double(std::min(n, tile_cols)) * double(k);
+      const std::int64_t wanted = std::min(ceil_div(kWantedTiles, cols * chunks), std::int64_t(flops / kAmxPieceFlops) + 1);
+      tile_rows = std::min(ceil_div(ceil_div(m, wanted), kAmxRowUnit) * kAmxRowUnit, detail::kMaxTileSums / tile_cols);
+      rows = ceil_div(m, tile_rows);
+      return;
+    }
+    if (engine == GemmEngine::builtin) {
       tile_cols = kBuiltinCols;
       cols = ceil_div(n, tile_cols);
       const double flops = 2.0 * double(m) * double(std::min(n, tile_cols)) * double(k);
@@ -72,11 +86,10 @@ struct Tiling {
 template <class S, class C>
 GemmEngine chosen_engine(const GemmArgs<S, C>& args) {
   if (args.engine != GemmEngine::automatic) return args.engine;
+  if (std::is_same_v<S, bf16> && has_amx()) return GemmEngine::amx;
   const bool suits_onednn = args.split_k || args.n * args.k > 64 * 64;
   return !std::is_same_v<S, double> && has_onednn() && suits_onednn ? GemmEngine::onednn : GemmEngine::builtin;
 }
-
-bool is_builtin(GemmEngine engine) { return engine == GemmEngine::builtin; }
 
 void run_library(GemmEngine engine, const detail::TileCall<float>& call) {
   if (engine == GemmEngine::onednn) detail::onednn_tile(call);
@@ -160,7 +173,7 @@ void wide_tile(const GemmArgs<T>& args, Range i, Range j, Range p, T* partial) {
 
   if (args.alpha == T(0) || args.k == 0) {
     scale_block(c, ldc, i.size(), j.size(), beta);
-  } else if (is_builtin(args.engine)) {
+  } else if (args.engine == GemmEngine::builtin) {
     const T* start = beta == T(0) ? bias : nullptr;
     detail::builtin_tile(block_of(args, i, j, p, beta, c, ldc), start);
     if (start) bias = nullptr;
@@ -238,6 +251,8 @@ template <class S, class C>
 void check_args(const GemmArgs<S, C>& args) {
   check(args.engine != GemmEngine::onednn || (has_onednn() && !std::is_same_v<S, double>), "gemm: ",
         has_onednn() ? "oneDNN has no f64 products" : "this build has no oneDNN");
+  check(args.engine != GemmEngine::amx || (has_amx() && std::is_same_v<S, bf16>), "gemm: ",
+        has_amx() ? "AMX has bf16 products only" : "AMX is not there, or not in this build");
   check(args.m >= 0 && args.n >= 0 && args.k >= 0, "gemm: expected extents >= 0, got ", args.m, " x ", args.n, " x ", args.k);
   check_operand("A", args.a, args.m, args.k);
   check_operand("B", args.b, args.k, args.n);
@@ -251,7 +266,7 @@ void check_args(const GemmArgs<S, C>& args) {
 std::int64_t gemm_scratch_size(std::int64_t m, std::int64_t n, std::int64_t k, DType c) {
   if (m == 0 || n == 0 || k == 0) return 0;
   // Whichever engine wants more; tiles of 16-bit operands are never more or larger chunks.
-  const std::int64_t chunks = std::max(Tiling(m, n, k, true, true, false).chunks, Tiling(m, n, k, true, false, false).chunks);
+  const std::int64_t chunks = std::max(Tiling(m, n, k, true, GemmEngine::builtin, false, true).chunks, Tiling(m, n, k, true, GemmEngine::onednn, false, true).chunks);
   return chunks == 1 ? 0 : (chunks - (is_16_bit(c) ? 0 : 1)) * (m * n + m);
 }
 
@@ -269,7 +284,7 @@ void gemm(const GemmArgs<S, C>& wanted) {
     if (args.a_row_sums) detail::column_sums(args.a.data, args.a.ld, args.k, args.m, args.a_row_sums);
     return;
   }
-  const Tiling tiling(args.m, args.n, args.k, true, is_builtin(args.engine), is_half<S>);
+  const Tiling tiling(args.m, args.n, args.k, true, args.engine, is_half<S>, args.a.transposed);
   check(tiling.chunks == 1 || args.scratch, "gemm: split_k of ", args.m, " x ", args.n, " x ", args.k, " needs scratch");
   parallel_pieces(tiling.tiles() * tiling.chunks,
                   [&](std::int64_t piece) { run_tile(args, tiling, piece % tiling.tiles(), piece / tiling.tiles()); });
@@ -283,7 +298,7 @@ void detail::gemm_batch(std::int64_t count, GemmArgs<S, C> (*get)(const void* co
   check_args(first);
   if (first.m == 0 || first.n == 0) return;
   const GemmEngine engine = chosen_engine(first);
-  const Tiling tiling(first.m, first.n, first.k, false, is_builtin(engine), is_half<S>);
+  const Tiling tiling(first.m, first.n, first.k, false, engine, is_half<S>, first.a.transposed);
   const double flops = 2.0 * double(std::min(first.m, tiling.tile_rows)) * double(std::min(first.n, tiling.tile_cols)) * double(first.k);
   const std::int64_t grain = std::max<std::int64_t>(1, std::int64_t(kPieceFlops / (flops + 1000.0)));
   parallel_for(count * tiling.tiles(), grain, [&](std::int64_t begin, std::int64_t end) {

@@ -16,12 +16,15 @@
 
 namespace refrain {
 
-// Who multiplies. `builtin` is Refrain's own kernel; oneDNN (f32 only) is there where it was built in; Eigen always is.
+// Who multiplies. `builtin` is Refrain's own kernel; oneDNN (not f64; 16-bit operands widened block by block) is there
+// where it was built in; Eigen always is; `amx` is for bf16, Refrain's own kernel on the processor's matrix instructions.
 // `automatic` chooses by dtype, n and k alone, see gemm.cpp.
-enum class GemmEngine : std::uint8_t { automatic, builtin, onednn, eigen };
+enum class GemmEngine : std::uint8_t { automatic, builtin, onednn, eigen, amx };
 
 // Whether this build can run GemmEngine::onednn.
 bool has_onednn();
+// Whether this build, processor and system can run GemmEngine::amx.
+bool has_amx();
 
 // What is applied to each element of C last.
 enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh };

@@ -49,6 +49,11 @@ void finish_tile(const Finish<C>& finish, const float* sums, std::int64_t ld, st
 template <class S, class C>
 void column_sums(const S* a, std::int64_t lda, std::int64_t k, std::int64_t m, C* sums);
 
+// A tile by AMX: call.c is room for its f32 sums, whose rows and columns are whole blocks of 32; they go to C through
+// `finish`, block by block. call.alpha and beta are not looked at.
+template <class C>
+void amx_tile(const TileCall<bf16>& call, const Finish<C>& finish);
+
 struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }

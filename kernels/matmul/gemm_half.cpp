@@ -64,26 +64,31 @@ void half_tile(const GemmArgs<S, C>& args, Range i, Range j, Range p, float* par
   };
   thread_local Sums buffer;
   float* sums = buffer.values.data();
-  const std::int64_t ld = j.size();
-  if (args.alpha == 0 || args.k == 0) {
-    std::fill_n(sums, i.size() * ld, 0.0f);
-  } else if (args.engine == GemmEngine::builtin) {
+  const auto multiply = [&](const auto& finish) {
+    const std::int64_t ld = args.engine == GemmEngine::amx ? ceil_div(j.size(), 32) * 32 : j.size();
     TileCall<S> call = block_of(args, i, j, p, 0.0f, sums, ld);
     call.alpha = 1;
-    builtin_tile(call, nullptr);
-  } else {
-    library_sums(args, i, j, p, sums, ld);
-  }
+    if (args.alpha == 0 || args.k == 0) {
+      std::fill_n(sums, i.size() * ld, 0.0f);
+    } else if (args.engine == GemmEngine::builtin) {
+      builtin_tile(call, nullptr);
+    } else if (args.engine == GemmEngine::amx) {
+      if constexpr (std::is_same_v<S, bf16>) return amx_tile(call, finish);
+    } else {
+      library_sums(args, i, j, p, sums, ld);
+    }
+    finish_tile(finish, sums, ld, i.size(), j.size());
+  };
 
   if (partial) {
-    finish_tile(Finish<float>{.alpha = args.alpha, .beta = 0, .bias = nullptr, .row_bias = nullptr, .activation = Activation::none,
-                              .c = partial + i.begin * args.n + j.begin, .pre = nullptr, .ldc = args.n}, sums, ld, i.size(), j.size());
+    multiply(Finish<float>{.alpha = args.alpha, .beta = 0, .bias = nullptr, .row_bias = nullptr, .activation = Activation::none,
+                           .c = partial + i.begin * args.n + j.begin, .pre = nullptr, .ldc = args.n});
   } else {
     float bias[kMaxTileCols], row_bias[kMaxTileRows];
     const std::int64_t at = i.begin * args.ldc + j.begin;
-    finish_tile(Finish<C>{.alpha = args.alpha, .beta = args.beta, .bias = widened(args.bias, j, bias),
-                          .row_bias = widened(args.row_bias, i, row_bias), .activation = args.activation,
-                          .c = args.c + at, .pre = args.pre_activation ? args.pre_activation + at : nullptr, .ldc = args.ldc}, sums, ld, i.size(), j.size());
+    multiply(Finish<C>{.alpha = args.alpha, .beta = args.beta, .bias = widened(args.bias, j, bias),
+                       .row_bias = widened(args.row_bias, i, row_bias), .activation = args.activation,
+                       .c = args.c + at, .pre = args.pre_activation ? args.pre_activation + at : nullptr, .ldc = args.ldc});
   }
   if (args.a_row_sums && j.begin == 0) {
     const S* columns = element(args.a, i.begin, p.begin);

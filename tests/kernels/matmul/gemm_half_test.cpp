@@ -18,6 +18,7 @@ template <class S>
 std::vector<GemmEngine> engines() {
   std::vector<GemmEngine> list{GemmEngine::builtin, GemmEngine::eigen, GemmEngine::automatic};
   if (has_onednn()) list.push_back(GemmEngine::onednn);
+  if (std::is_same_v<S, bf16> && has_amx()) list.push_back(GemmEngine::amx);
   return list;
 }
 
