@@ -1,7 +1,7 @@
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
+#include <refrain/tests/support/half.h>
 #include <refrain/tests/support/half_bounds.h>
-#include <refrain/tests/support/values.h>
 
 #include <algorithm>
 #include <cmath>
@@ -57,7 +57,7 @@ std::vector<double> magnitudes_of(std::vector<double> values) {
 }
 
 double worst_share(const HalfRun& r, const HalfBound& bound, int which, const Tensor& got) {
-  const double u = rounding_unit(got.dtype()), subnormal = got.dtype() == DType::f16 ? 0x1p-25 : 0x1p-126;
+  const double u = roundoff_of(got.dtype()), underflow = underflow_of(got.dtype());
   const std::vector<double> values = got.to_vector<double>(), &exact = part(r.exact, which);
   current_part = which;
   const std::vector<double> errors = bound(r);
@@ -65,7 +65,7 @@ double worst_share(const HalfRun& r, const HalfBound& bound, int which, const Te
   REQUIRE(errors.size() == exact.size());
   double worst = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const double share = std::abs(values[i] - exact[i]) / (u * std::abs(exact[i]) + (1 + u) * errors[i] + subnormal);
+    const double share = std::abs(values[i] - exact[i]) / (u * std::abs(exact[i]) + (1 + u) * errors[i] + underflow);
     worst = std::max(worst, std::isnan(share) ? HUGE_VAL : share);
   }
   return worst;
@@ -74,15 +74,6 @@ double worst_share(const HalfRun& r, const HalfBound& bound, int which, const Te
 }  // namespace
 
 double roundings(double n) { return n * kWide / (1 - n * kWide); }
-
-double rounding_unit(DType dtype) {
-  switch (dtype) {
-    case DType::f16: return 0x1p-11;
-    case DType::bf16: return 0x1p-8;
-    case DType::f32: return kWide;
-    default: return 0x1p-53;
-  }
-}
 
 HalfBound exactly() {
   return for_elements([](const HalfRun&, double, double) { return 0.0; });
@@ -109,7 +100,7 @@ std::vector<double> shares_of_bounds(const HalfCase& c, DType half) {
   REQUIRE(c.grads.size() == c.operands.size());
   std::vector<Tensor> rounded, exact, positive;
   HalfRun r;
-  r.u = rounding_unit(half);
+  r.u = roundoff_of(half);
   std::uint64_t seed = 100;
   for (const HalfOperand& operand : c.operands) {
     rounded.push_back(random_tensor(operand.shape, operand.is_f32 ? DType::f32 : half, ++seed, operand.low, operand.high));
@@ -120,7 +111,7 @@ std::vector<double> shares_of_bounds(const HalfCase& c, DType half) {
   Shape shape;
   const Outcome got = run(c, rounded, [&](const Tensor& y) {
     shape = y.shape();
-    r.u_out = rounding_unit(y.dtype());
+    r.u_out = roundoff_of(y.dtype());
     const Tensor grad_out = random_tensor(shape, y.dtype(), 99);
     r.g = grad_out.to_vector<double>();
     return grad_out;

@@ -54,7 +54,6 @@ inline constexpr double kWide = 0x1p-24;
 // n roundings in a row: (1 + 2^-24)^n - 1 <= n·2^-24 / (1 - n·2^-24) (Higham, "Accuracy and stability of numerical algorithms",
 // 2002, lemma 3.1). A sum of n terms in any order is off by at most roundings(n - 1) times the sum of their magnitudes.
 double roundings(double n);
-double rounding_unit(DType dtype);
 
 // E = 0: values are moved, or chosen.
 HalfBound exactly();
