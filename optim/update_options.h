@@ -9,6 +9,8 @@
 
 namespace refrain {
 
+// What moments of 16-bit parameters are kept in. Adam's `square` does badly in 16 bits: in f16 it is zero for small gradients,
+// in bf16 rounded to nearest it stops following them (docs/numerics.md, "Updates").
 enum class StateDType : std::uint8_t { same_as_parameter, f32 };
 
 struct UpdateOptions {
