@@ -45,7 +45,7 @@ struct Tiling {
       tile_cols = is_a_transposed ? detail::kMaxTileCols : kBuiltinCols;
       cols = ceil_div(n, tile_cols);
       const double flops = 2.0 * double(m) * double(std::min(n, tile_cols)) * double(k);
-      const std::int64_t wanted = std::min(ceil_div(kWantedTiles, cols * chunks), std::int64_t(flops / kAmxPieceFlops) + 1);
+      const std::int64_t wanted = std::min(ceil_div(is_a_transposed ? kWantedTiles / 2 : kWantedTiles, cols * chunks), std::int64_t(flops / kAmxPieceFlops) + 1);
       tile_rows = std::min(ceil_div(ceil_div(m, wanted), kAmxRowUnit) * kAmxRowUnit, detail::kMaxTileSums / tile_cols);
       rows = ceil_div(m, tile_rows);
       return;
