@@ -20,11 +20,12 @@ using namespace refrain;
 using namespace refrain::bench;
 
 constexpr const char* kUsage =
-    "usage: bench_train [--model NAME] [--threads N] [--steps N] [--warmup N] [--batch N] [--json [FILE]] [--list]\n";
+    "usage: bench_train [--model NAME] [--threads N] [--steps N] [--warmup N] [--batch N] [--precision MODE] [--json [FILE]] [--list]\n";
 
 struct Options {
   std::string model = "vit-28", json_file;
   std::int64_t threads = 0, steps = 10, warmup = 2, batch = 0;
+  Precision precision = Precision::f32_true;
   bool json = false, list = false, help = false;
 };
 
@@ -53,6 +54,8 @@ Options parse(const std::vector<std::string>& words) {
       o.warmup = number(word, value());
     else if (word == "--batch")
       o.batch = number(word, value());
+    else if (word == "--precision")
+      o.precision = parse_precision(value());
     else if (word == "--list")
       o.list = true;
     else if (word == "--help" || word == "-h")
@@ -89,7 +92,7 @@ struct Measurement {
 Measurement measure(const Options& o) {
   Measurement m;
   m.before = process_memory();
-  const Training training = make_training(o.model, o.batch);
+  const Training training = make_training(o.model, o.batch, o.precision);
   m.num_parameters = training.num_parameters;
   m.samples_per_step = training.samples_per_step;
   for (std::int64_t i = 0; i < o.warmup + o.steps; ++i) {
@@ -112,7 +115,7 @@ Measurement measure(const Options& o) {
 }
 
 void write_json(std::ostream& out, const Options& o, const Measurement& m) {
-  out << "{\"engine\": \"refrain\", \"model\": \"" << o.model << "\", \"threads\": " << num_threads() << ", \"steps\": " << o.steps
+  out << "{\"engine\": \"refrain\", \"model\": \"" << o.model << "\", \"precision\": \"" << name_of(o.precision) << "\", \"threads\": " << num_threads() << ", \"steps\": " << o.steps
       << ", \"parameters\": " << m.num_parameters << ", \"samples_per_step\": " << m.samples_per_step << ",\n \"median_ms\": " << m.median()
       << ", \"min_ms\": " << m.quantile(0) << ", \"quartile_1_ms\": " << m.quantile(0.25) << ", \"quartile_3_ms\": " << m.quantile(0.75)
       << ", \"max_ms\": " << m.quantile(1) << ", \"samples_per_second\": " << m.samples_per_second()
@@ -127,7 +130,7 @@ void write_json(std::ostream& out, const Options& o, const Measurement& m) {
 
 void write_text(std::ostream& out, const Options& o, const Measurement& m) {
   const double mib = 1024 * 1024;
-  out << o.model << ": " << m.num_parameters << " parameters, " << m.samples_per_step << " samples a step, " << num_threads()
+  out << o.model << ", " << name_of(o.precision) << ": " << m.num_parameters << " parameters, " << m.samples_per_step << " samples a step, " << num_threads()
       << " threads\n"
       << "step      " << m.median() << " ms (quartiles " << m.quantile(0.25) << " … " << m.quantile(0.75) << ", range " << m.quantile(0)
       << " … " << m.quantile(1) << ", " << o.steps << " steps)\n"

@@ -5,6 +5,7 @@
 #include <refrain/models/gpt2.h>
 #include <refrain/models/vit.h>
 #include <refrain/nn/creation.h>
+#include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/sgd.h>
 
 namespace refrain::bench {
@@ -52,28 +53,45 @@ Tensor random_integers(const Shape& shape, std::int64_t below, std::uint64_t see
   return t;
 }
 
-Training training(std::shared_ptr<const ChainModel> model, const Tensor& input, const Tensor& targets, bool checkpoint) {
+// What a training takes besides its model.
+struct Settings {
+  std::int64_t batch;
+  bool checkpoint;
+  Precision precision;
+};
+
+Training training(std::shared_ptr<const ChainModel> model, const Tensor& input, const Tensor& targets, const Settings& settings) {
   CheckpointPolicy policy;
-  if (checkpoint) policy.kind = CheckpointKind::block;
-  auto optimizer = std::make_shared<Sgd>(std::vector<ParameterGroup>{{.parameters = model->parameters()}});
-  return {.num_parameters = model->num_parameters(), .samples_per_step = input.dim(0), .step = [=] {
-            const Tensor loss = cross_entropy((*model)(input, policy), targets);
-            backward(loss);
+  if (settings.checkpoint) policy.kind = CheckpointKind::block;
+  const bool is_narrow = is_16_bit(parameter_dtype(settings.precision));
+  const UpdateOptions update{.rounding = is_narrow ? Rounding::stochastic : Rounding::nearest};
+  auto optimizer = std::make_shared<Sgd>(std::vector<ParameterGroup>{{.parameters = model->parameters()}}, SgdOptions{}, update);
+  auto scaler = std::make_shared<GradScaler>(
+      GradScalerOptions{.mode = settings.precision == Precision::f16_mixed ? ScalerMode::dynamic : ScalerMode::off});
+  return {.num_parameters = model->num_parameters(), .samples_per_step = input.dim(0), .step = [=, precision = settings.precision] {
+            Tensor loss;
+            {
+              const PrecisionScope scope(precision);
+              loss = cross_entropy((*model)(input, policy), targets);
+            }
+            backward(loss, {.grad_out = full(loss.shape(), scaler->scale(), loss.dtype())});
             const PhaseScope phase(Phase::update);
-            optimizer->step(kLearningRate);
+            GradScaler::Unscaled gradients;
+            if (scaler->options().mode != ScalerMode::off) gradients = scaler->check(optimizer->parameters());
+            if (scaler->update(gradients.is_finite)) optimizer->step(kLearningRate, gradients.grad_scale);
             optimizer->zero_grad();
             return loss.item();
           }};
 }
 
-Training vit_training(const VitConfig& config, std::int64_t batch, bool checkpoint) {
-  const Tensor images = random_images({batch, config.channels, config.image_height, config.image_width});
-  return training(std::make_shared<Vit>(config), images, random_integers({batch}, config.num_classes, 2), checkpoint);
+Training vit_training(const VitConfig& config, const Settings& settings) {
+  const Tensor images = random_images({settings.batch, config.channels, config.image_height, config.image_width});
+  return training(std::make_shared<Vit>(config), images, random_integers({settings.batch}, config.num_classes, 2), settings);
 }
 
-Training gpt2_training(const Gpt2Config& config, std::int64_t batch, bool checkpoint) {
-  const Tensor tokens = random_integers({batch, config.context}, config.vocabulary, 1);
-  return training(std::make_shared<Gpt2>(config), tokens, random_integers({batch, config.context}, config.vocabulary, 2), checkpoint);
+Training gpt2_training(const Gpt2Config& config, const Settings& settings) {
+  const Tensor tokens = random_integers({settings.batch, config.context}, config.vocabulary, 1);
+  return training(std::make_shared<Gpt2>(config), tokens, random_integers({settings.batch, config.context}, config.vocabulary, 2), settings);
 }
 
 }  // namespace
@@ -88,15 +106,16 @@ const std::vector<Workload>& workloads() {
   return all;
 }
 
-Training make_training(std::string_view name, std::int64_t batch) {
+Training make_training(std::string_view name, std::int64_t batch, Precision precision) {
   std::string known;
   for (const Workload& w : workloads()) {
     known += (known.empty() ? "" : ", ") + w.name;
     if (w.name != name) continue;
-    if (batch <= 0) batch = w.batch;
-    if (name == "vit-28") return vit_training(small_vit(), batch, w.checkpoint);
-    if (name == "gpt2-bytes") return gpt2_training(small_gpt2(), batch, w.checkpoint);
-    return vit_training(vit_config("vit_s_16"), batch, w.checkpoint);
+    const CreationScope creation({.dtype = parameter_dtype(precision)});
+    const Settings settings{batch > 0 ? batch : w.batch, w.checkpoint, precision};
+    if (name == "vit-28") return vit_training(small_vit(), settings);
+    if (name == "gpt2-bytes") return gpt2_training(small_gpt2(), settings);
+    return vit_training(vit_config("vit_s_16"), settings);
   }
   fail("--model: expected one of ", known, "; got '", name, "'");
 }

@@ -1,7 +1,8 @@
-// The named trainings that bench_train and its peers measure: model, batch and checkpoint policy; f32, plain SGD, no
-// dropout, random inputs. bench/peers/torch_train.py holds the same table.
+// The named trainings that bench_train and its peers measure: model, batch and checkpoint policy; plain SGD, no
+// dropout, random inputs, in any precision mode. bench/peers/torch_train.py holds the same table.
 #pragma once
 
+#include <refrain/autograd/precision.h>
 #include <refrain/core/tensor.h>
 
 #include <cstdint>
@@ -29,6 +30,6 @@ struct Training {
 
 // Builds on the process's CPU device. `batch` replaces the workload's when above 0.
 // Throws InvalidArgument for an unknown name, listing the known ones.
-Training make_training(std::string_view name, std::int64_t batch);
+Training make_training(std::string_view name, std::int64_t batch, Precision precision = Precision::f32_true);
 
 }  // namespace refrain::bench
