@@ -84,9 +84,6 @@ HalfBound relative(double n) {
 HalfBound terms(double n) {
   return for_elements([n](const HalfRun&, double, double m) { return roundings(n) * m; });
 }
-HalfBound terms_rounded_as_output(double n) {
-  return for_elements([n](const HalfRun& r, double, double m) { return (r.u_out + roundings(n) * (1 + r.u_out)) * m; });
-}
 HalfBound terms_rounded(double n) {
   return for_elements([n](const HalfRun& r, double, double m) { return (r.u + roundings(n) * (1 + r.u)) * m; });
 }
@@ -111,7 +108,6 @@ std::vector<double> shares_of_bounds(const HalfCase& c, DType half) {
   Shape shape;
   const Outcome got = run(c, rounded, [&](const Tensor& y) {
     shape = y.shape();
-    r.u_out = roundoff_of(y.dtype());
     const Tensor grad_out = random_tensor(shape, y.dtype(), 99);
     r.g = grad_out.to_vector<double>();
     return grad_out;

@@ -30,7 +30,6 @@ struct OpValues {
 // What a bound may read.
 struct HalfRun {
   double u = 0;                        // of the 16-bit type
-  double u_out = 0;                    // of the output's type
   std::vector<std::vector<double>> x;  // the operands, rounded
   std::vector<double> g;               // grad_out, rounded
   OpValues exact;                      // in f64
@@ -61,8 +60,7 @@ HalfBound exactly();
 HalfBound relative(double n);
 // E = roundings(n)·M, with M the sum of the magnitudes of an element's terms: a sum of products with n roundings on the way.
 HalfBound terms(double n);
-// As terms(n), each term being rounded to the output's dtype (once) or to 16 bits before the sum.
-HalfBound terms_rounded_as_output(double n);
+// As terms(n), each term being rounded to 16 bits before the sum.
 HalfBound terms_rounded(double n);
 // A gradient that is proportional to the k-th power of a saved 16-bit output which itself is right to n roundings.
 HalfBound of_saved_output(int k, double n);

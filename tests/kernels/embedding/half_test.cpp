@@ -40,8 +40,9 @@ TEST_CASE("embedding in 16 bits: rows are copied") {
 TEST_CASE("embedding backward in 16 bits: repeated indices are summed in f32, as in f32, and rounded once") {
   for (DType half : kHalves) {
     for (DType index : {DType::i64, DType::i32}) {
-      for (const auto& [count, rows, width] : std::vector<std::array<std::int64_t, 3>>{
+      for (const auto& sizes : std::vector<std::array<std::int64_t, 3>>{
                {0, 3, 4}, {1, 1, 1}, {33, 5, 31}, {1000, 3, 33}, {1000, 2000, 7}, {700, 50, 130}, {64, 10, 1000}, {5, 3, 0}}) {
+        const std::int64_t count = sizes[0], rows = sizes[1], width = sizes[2];
         const Tensor indices = indices_of(count, rows, 3, index), g = random_tensor({count, width}, half, 4);
         for (std::int64_t padding_idx : {-1, 0}) {
           INFO(half << " " << count << " " << rows << " " << width << " " << padding_idx);

@@ -60,7 +60,8 @@ Row exact_row(const double* x, std::int64_t classes, std::int64_t target, double
 // |g - ref| <= u·|ref| + (2·D + n / 8 + 20)·2^-24·s.
 TEST_CASE("cross-entropy of 16-bit logits: an f32 loss, gradients rounded once") {
   for (DType half : kHalves) {
-    for (const auto& [rows, classes] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {1, 1}, {1, 33}, {5, 31}, {33, 10}, {3, 1000}, {2, 5000}}) {
+    for (const auto& sizes : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {1, 1}, {1, 33}, {5, 31}, {33, 10}, {3, 1000}, {2, 5000}}) {
+      const std::int64_t rows = sizes.first, classes = sizes.second;
       const Tensor logits = random_tensor({rows, classes}, half, 1, -8, 8);
       std::vector<std::int64_t> at;
       for (double v : random_values(rows, 2, 0, double(classes))) at.push_back(at.size() % 4 == 3 ? -100 : std::int64_t(v));
