@@ -53,10 +53,15 @@ struct Layout {
   }
 };
 
-// Exponentials wait in the output for their sum, unless it would round them: then they are computed again.
+// Exponentials wait for their sum in the output, or, since a 16-bit output would round them, in a buffer. Those of a row
+// too long for it are computed twice, which gives the same bits.
 template <bool is_log, class S>
 void forward_row(const S* x, S* out, std::int64_t length) {
   using T = accumulator_t<S>;
+  constexpr std::int64_t kBuffer = is_half<S> && !is_log ? 2048 : 1;
+  HWY_ALIGN T buffer[kBuffer];
+  T* kept = length <= kBuffer ? buffer : nullptr;
+  if constexpr (!is_half<S>) kept = out;
   const hn::ScalableTag<T> d;
   const auto lowest = hn::Set(d, kMinusInfinity<T>);
   auto highest = lowest;
@@ -68,7 +73,7 @@ void forward_row(const S* x, S* out, std::int64_t length) {
   Sums<decltype(d), 2> sums(d);
   for_vectors<2>(d, length, [&](auto k, std::int64_t i, auto lanes) HWY_ATTR {
     const auto e = simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + i), shift));
-    if constexpr (!is_log && !is_half<S>) lanes.store(e, d, out + i);
+    if (!is_log && kept != nullptr) lanes.store(e, d, kept + i);
     sums.part[k] = hn::Add(sums.part[k], lanes.keep(d, e));
   });
   const T sum = sums.total(d);
@@ -80,10 +85,7 @@ void forward_row(const S* x, S* out, std::int64_t length) {
   } else {
     const auto scale = hn::Set(d, sum == 0 ? T(0) : T(1) / sum);
     for_vectors(d, length, [&](std::int64_t i, auto lanes) HWY_ATTR {
-      const auto e = [&]() HWY_ATTR {
-        if constexpr (is_half<S>) return simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + i), shift));
-        else return lanes.load(d, out + i);
-      }();
+      const auto e = kept != nullptr ? lanes.load(d, kept + i) : simd::exp_nonpositive(d, hn::Sub(lanes.load(d, x + i), shift));
       lanes.store(hn::Mul(e, scale), d, out + i);
     });
   }
