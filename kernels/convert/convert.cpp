@@ -1,6 +1,7 @@
 // Conversion between element types on the CPU.
 #include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/common/strided_copy.h>
+#include <refrain/kernels/convert/chunk.h>
 #include <refrain/kernels/convert/convert.h>
 #include <refrain/kernels/convert/round.h>
 
@@ -41,13 +42,24 @@ To convert_value(From value) {
     return static_cast<To>(value);
 }
 
-// A contiguous run.
+template <class T>
+inline constexpr bool is_f32_or_half = is_half<T> || std::is_same_v<T, float>;
+
+// n elements of one step each. What vectors convert goes to them, chunk by chunk where it lies scattered.
 template <class To, class From>
-void convert_run(const From* from, To* to, std::int64_t n) {
-  if constexpr ((is_half<To> || is_half<From>) && (std::is_same_v<To, float> || std::is_same_v<From, float> || (is_half<To> && is_half<From>))) {
-    simd::map(from, to, n, [](auto, auto v) HWY_ATTR { return v; });
-  } else {
+void convert_run(const From* from, std::int64_t from_step, To* to, std::int64_t to_step, std::int64_t n) {
+  if constexpr (is_f32_or_half<To> && is_f32_or_half<From> && !std::is_same_v<To, From>) {
+    if (from_step == 1 && to_step == 1) return simd::map(from, to, n, [](auto, auto v) HWY_ATTR { return v; });
+    HWY_ALIGN float buffer[kChunk];
+    for (std::int64_t i = 0; i < n; i += kChunk) {
+      const std::int64_t count = std::min(kChunk, n - i);
+      const float* chunk = read_chunk(dtype_of<From>, reinterpret_cast<const std::byte*>(from + i * from_step), from_step, count, buffer);
+      write_chunk(chunk, count, dtype_of<To>, reinterpret_cast<std::byte*>(to + i * to_step), to_step);
+    }
+  } else if (from_step == 1 && to_step == 1) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = convert_value<To>(from[i]);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) to[i * to_step] = convert_value<To>(from[i * from_step]);
   }
 }
 
@@ -56,13 +68,7 @@ void convert(const Shape& shape, To* out, const Strides& to_strides, const From*
   const StridedLoop<2> loop(shape, {to_strides, from_strides});
   const std::int64_t to_step = loop.inner_stride(0), from_step = loop.inner_stride(1);
   loop.parallel_rows(16384, [&](const std::array<std::int64_t, 2>& at, std::int64_t n) {
-    To* to = out + at[0];
-    const From* from = x + at[1];
-    if (to_step == 1 && from_step == 1) {
-      convert_run(from, to, n);
-    } else {
-      for (std::int64_t i = 0; i < n; ++i) to[i * to_step] = convert_value<To>(from[i * from_step]);
-    }
+    convert_run(x + at[1], from_step, out + at[0], to_step, n);
   });
 }
 

@@ -1,5 +1,6 @@
 // The vector conversions of f16 and bf16 against core/half.h, bit by bit: every value there is, ties, borders, every lane.
 #include <refrain/core/view.h>
+#include <refrain/tests/kernels/elementwise/layouts.h>
 #include <refrain/tests/support/half.h>
 
 #include <bit>
@@ -87,6 +88,26 @@ TEMPLATE_TEST_CASE("convert: f32 of every exponent, sign and last bits rounds in
   const Tensor x = from_values(values, {std::int64_t(values.size())});
   CHECK(num_wrongly_rounded<TestType>(x) == 0);
   for (std::int64_t first = 1; first < 17; first += 5) CHECK(num_wrongly_rounded<TestType>(view::slice(x, 0, first, x.numel())) == 0);
+}
+
+TEST_CASE("convert: scattered elements are rounded and widened as neighbours are, in every layout") {
+  for (DType half : kHalves) {
+    std::vector<float> values;
+    for (std::uint32_t i = 0; i < 3 * 37 * 700; ++i) values.push_back(std::bit_cast<float>(i * 55313u));
+    const Tensor x = from_values(values, {3, 37, 700}), narrow = as(x, half), wide = as(narrow, DType::f32);
+    for (const auto& [name, in] : layouts_of(x)) {
+      for (const auto& [out_name, out] : layouts_of(narrow)) {
+        INFO(half << " " << name << " to " << out_name);
+        launch(Convert{.x = in, .out = out});
+        CHECK(num_different(out, narrow) == 0);
+        launch(Convert{.x = out, .out = in});
+        CHECK(num_different(in, wide) == 0);
+        copy_values(in, x);
+      }
+    }
+    const Tensor transposed = view::transpose(x, 0, 2);
+    CHECK(same_on_all_threads([&] { return std::vector<Tensor>{as(transposed, half)}; }));
+  }
 }
 
 TEST_CASE("convert: f16's and bf16's borders") {
