@@ -118,6 +118,7 @@ void check_all_products() {
     }
     check_product<S, C>({.m = 2000, .n = 40, .k = 33}, engine, 1, 0, Bias::none);  // more rows than a tile's buffer holds
     check_product<S, C>({.m = 20, .n = 40, .k = 33, .scale = 0x1p-10}, engine, 1, 0, Bias::none);
+    check_product<S, C>({.m = 20, .n = 40, .k = 33, .scale = 0x1p-62}, engine, 1, 0, Bias::none);  // bf16: products near the least normal number
   }
 }
 
@@ -182,8 +183,8 @@ void check_split_k(GemmEngine engine) {
       INFO("m " << m << " n " << n << " k " << k << " engine " << int(engine) << " beta " << beta);
       for (const auto& r : results) CHECK(std::memcmp(r.data(), results[0].data(), r.size() * sizeof(C)) == 0);
       double worst = 0;
-      const auto note = [&](C got, double sum, double magnitudes) {
-        const double f32_error = double(k + 8) * 0x1p-24 * magnitudes;
+      const auto note = [&, terms = double(k + 8)](C got, double sum, double magnitudes) {
+        const double f32_error = terms * 0x1p-24 * magnitudes;
         worst = std::max(worst, std::abs(double(float(got)) - sum) / (kUnit<C> * (std::abs(sum) + f32_error) + f32_error + kLeast<C>));
       };
       for (std::int64_t i = 0; i < m; ++i) {
@@ -218,7 +219,7 @@ void check_threads() {
       p.fill();
       CHECK(same_on_all_threads([&] {
         gemm(p.args(engine));
-        return std::vector<Tensor>{from_values(p.c, {m, n})};
+        return std::vector<Tensor>{from_values(p.c, {p.m, p.n})};
       }));
     }
   }
@@ -316,4 +317,14 @@ TEST_CASE("gemm: NaN and infinity of 16-bit operands stay in their own row and r
       }
     }
   }
+}
+
+TEST_CASE("gemm: AMX is for bf16 and only where the processor has it") {
+  Problem<f16, f16> p{.m = 4, .n = 5, .k = 6};
+  p.fill();
+  CHECK_THROWS_AS(gemm(p.args(GemmEngine::amx)), InvalidArgument);
+  Problem<bf16, bf16> q{.m = 4, .n = 5, .k = 6};
+  q.fill();
+  if (has_amx()) CHECK_NOTHROW(gemm(q.args(GemmEngine::amx)));
+  else CHECK_THROWS_AS(gemm(q.args(GemmEngine::amx)), InvalidArgument);
 }
