@@ -1,10 +1,9 @@
 // Precision modes, and the one table that says what each op does in a mixed one.
 //
-//   PrecisionScope scope(Precision::bf16_mixed);   // this thread's ops, until the scope ends
-//   Tensor loss = model(x);                        // products in bf16, parameters and their gradients in f32
+//   PrecisionScope scope(Precision::bf16_mixed);   // of this thread, until it ends
+//   Vit model(config);                             // parameters in f32; in 16 bits in `*-true` modes
+//   Tensor loss = cross_entropy(model(x), t);      // products in bf16; in `*-true` modes ops follow their inputs
 //   backward(loss);                                // inside the scope or after it: precision is on the tape
-//
-// `*-true` modes need no scope: every op follows its inputs, and parameters are created in 16 bits.
 #pragma once
 
 #include <refrain/autograd/session.h>
@@ -35,12 +34,23 @@ DType parameter_dtype(Precision precision);
 DType compute_dtype(Precision precision);
 constexpr bool is_mixed(Precision precision) { return precision == Precision::f16_mixed || precision == Precision::bf16_mixed; }
 
-// The calling thread's ops run in this mode while the scope lives. Regions replay in the mode of their first run,
-// wherever backward is called; backward itself goes by the dtypes on the tape.
-class PrecisionScope : public detail::AutocastScope {
+// While the scope lives, modules that the calling thread builds have parameters of the mode's dtype (unless a CreationScope
+// names another), and its ops run in the mode. Regions replay in the mode of their first run, wherever backward is called;
+// backward itself goes by the dtypes on the tape.
+class PrecisionScope {
  public:
   explicit PrecisionScope(Precision precision)
-      : AutocastScope(is_mixed(precision) ? std::optional(compute_dtype(precision)) : std::nullopt) {}
+      : autocast_(is_mixed(precision) ? std::optional(compute_dtype(precision)) : std::nullopt),
+        old_parameter_dtype_(detail::autograd_state().parameter_dtype) {
+    detail::autograd_state().parameter_dtype = parameter_dtype(precision);
+  }
+  ~PrecisionScope() { detail::autograd_state().parameter_dtype = old_parameter_dtype_; }
+  PrecisionScope(const PrecisionScope&) = delete;
+  PrecisionScope& operator=(const PrecisionScope&) = delete;
+
+ private:
+  detail::AutocastScope autocast_;
+  DType old_parameter_dtype_;
 };
 
 // The dtype a mixed mode gives a result whose inputs are `own`: 16 bits inside the scope of a mixed mode, else `own`.

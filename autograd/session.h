@@ -32,6 +32,7 @@ struct AutogradState {
   ApplyFrame* frame = nullptr;
   bool is_in_backward = false;
   std::optional<DType> autocast;   // the 16-bit dtype of a mixed precision mode
+  DType parameter_dtype = DType::f32;  // of modules that are built now
   FiniteWatch* watch = nullptr;    // the innermost
   std::shared_ptr<std::atomic<std::int64_t>> live_records = std::make_shared<std::atomic<std::int64_t>>(0);
 };

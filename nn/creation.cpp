@@ -1,5 +1,6 @@
 #include <refrain/nn/creation.h>
 
+#include <refrain/autograd/precision.h>
 #include <refrain/core/check.h>
 
 namespace refrain {
@@ -23,6 +24,8 @@ CreationScope::CreationScope(const CreationOptions& options)
 CreationScope::~CreationScope() { state() = {old_options_, old_base_, std::move(old_counts_)}; }
 
 CreationOptions& creation_options() { return CreationScope::state().options; }
+
+DType creation_dtype() { return creation_options().dtype.value_or(detail::autograd_state().parameter_dtype); }
 
 RandomKey creation_key(std::string_view name) {
   CreationScope::State& state = CreationScope::state();

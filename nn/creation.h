@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,7 +23,7 @@ namespace refrain {
 
 struct CreationOptions {
   Device device = Device::cpu();
-  DType dtype = DType::f32;  // of parameters and buffers
+  std::optional<DType> dtype = {};  // of parameters and buffers; none: as the thread's PrecisionScope says, f32 without one
   std::uint64_t seed = 0;
 };
 
@@ -43,8 +44,11 @@ class CreationScope {
   std::map<std::string, std::uint32_t> old_counts_;
 };
 
-// The calling thread's; without a scope f32 on the CPU device with seed 0.
+// The calling thread's; without a scope the CPU device and seed 0.
 CreationOptions& creation_options();
+
+// Of a parameter that is created now.
+DType creation_dtype();
 
 // Key of the initial values of a parameter `name` of the module under construction (thread_context().module).
 RandomKey creation_key(std::string_view name);

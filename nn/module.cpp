@@ -49,7 +49,7 @@ Tensor Module::create(std::string_view member_name, const Shape& shape, const In
 
 void Module::add_parameter(std::string_view name, Tensor& member, const Shape& shape, const Init& init) {
   check_new_name(name);
-  member = create(name, shape, init, creation_options().dtype);
+  member = create(name, shape, init, creation_dtype());
   set_requires_grad(member, true);
   parameters_.push_back({std::string(name), &member});
 }
@@ -60,7 +60,7 @@ void Module::add_tied(std::string_view name, Tensor& member) {
 }
 
 void Module::add_buffer(std::string_view name, Tensor& member, const Shape& shape, const Init& init) {
-  add_buffer(name, member, shape, init, creation_options().dtype);
+  add_buffer(name, member, shape, init, creation_dtype());
 }
 
 void Module::add_buffer(std::string_view name, Tensor& member, const Shape& shape, const Init& init, DType dtype) {

@@ -22,7 +22,7 @@ BatchNorm2d::BatchNorm2d(std::int64_t num_channels, const BatchNorm2dOptions& op
   add_parameter("weight", weight, {num_channels}, Init::ones());
   add_parameter("bias", bias, {num_channels}, Init::zeros());
   // In 16 bits a running mean would lose the small steps it moves by.
-  const DType statistics = accumulator_dtype(creation_options().dtype);
+  const DType statistics = accumulator_dtype(creation_dtype());
   add_buffer("running_mean", running_mean, {num_channels}, Init::zeros(), statistics);
   add_buffer("running_var", running_var, {num_channels}, Init::ones(), statistics);
 }

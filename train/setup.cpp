@@ -62,7 +62,8 @@ void adapt_to_precision(Config& config) {
 }
 
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {
-  const CreationScope creation({.device = device, .dtype = parameter_dtype(parse_precision(config.precision)), .seed = std::uint64_t(config.seed)});
+  const PrecisionScope precision(parse_precision(config.precision));
+  const CreationScope creation({.device = device, .seed = std::uint64_t(config.seed)});
   std::shared_ptr<ChainModel> model;
   if (config.model == "gpt2") {
     model = std::make_shared<Gpt2>(Gpt2Config{.vocabulary = config.vocab,

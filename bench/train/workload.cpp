@@ -4,7 +4,6 @@
 #include <refrain/autograd/tape.h>
 #include <refrain/models/gpt2.h>
 #include <refrain/models/vit.h>
-#include <refrain/nn/creation.h>
 #include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/sgd.h>
 
@@ -111,7 +110,7 @@ Training make_training(std::string_view name, std::int64_t batch, Precision prec
   for (const Workload& w : workloads()) {
     known += (known.empty() ? "" : ", ") + w.name;
     if (w.name != name) continue;
-    const CreationScope creation({.dtype = parameter_dtype(precision)});
+    const PrecisionScope scope(precision);
     const Settings settings{batch > 0 ? batch : w.batch, w.checkpoint, precision};
     if (name == "vit-28") return vit_training(small_vit(), settings);
     if (name == "gpt2-bytes") return gpt2_training(small_gpt2(), settings);

@@ -45,7 +45,8 @@ struct Subject {
 };
 
 Subject subject(bool is_vit, Precision precision, const Device& device, double dropout = 0) {
-  const CreationScope scope({.device = device, .dtype = parameter_dtype(precision), .seed = 5});
+  const PrecisionScope precision_scope(precision);
+  const CreationScope scope({.device = device, .seed = 5});
   if (is_vit) {
     return {precision, std::make_shared<Vit>(vit_settings(dropout)), on_device(fixture::values("images", {3, 2, 8, 8}), device),
             on_device(fixture::integers("labels", {3}, 5), device)};
@@ -82,18 +83,15 @@ struct Usage {
 
 // Bytes by kind after one forward, and after backward and AdamW.
 Usage usage(Precision precision, const Device& device, int extra_blocks) {
-  const CreationScope scope({.device = device, .dtype = parameter_dtype(precision)});
+  const PrecisionScope precision_scope(precision);
+  const CreationScope scope({.device = device});
   VitConfig config = vit_settings();
   config.depth += extra_blocks;
   Vit model(config);
   AdamW optimizer(make_groups(model.named_parameters(), 0.1));
   const Tensor images = zeros({3, 2, 8, 8}, DType::f32, device), labels = zeros({3}, DType::i64, device);
   Usage result;
-  Tensor loss;
-  {
-    const PrecisionScope precision_scope(precision);
-    loss = cross_entropy(model(images, {}), labels, {});
-  }
+  const Tensor loss = cross_entropy(model(images, {}), labels, {});
   result.saved = device.live_bytes(MemoryKind::saved);
   backward(loss);
   result.parameters = device.live_bytes(MemoryKind::parameter);
