@@ -1,8 +1,10 @@
 #include <refrain/autograd/all.h>
+#include <refrain/core/io/file.h>
 #include <refrain/tests/support/catch.h>
 
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -41,6 +43,27 @@ TEST_CASE("precision: the table names each op once, and unknown ops follow their
     CHECK((rule.precision == OpPrecision::compute) == (rule.activations > 0));
   }
   CHECK(precision_rule("an embedder's op").precision == OpPrecision::inputs);
+}
+
+TEST_CASE("precision: docs/numerics.md lists every op of the table in the row of its rule") {
+  const std::map<OpPrecision, std::string> words{{OpPrecision::compute, "compute:"}, {OpPrecision::writes, "writes:"}, {OpPrecision::f32, "f32:"},
+                                                 {OpPrecision::widest, "widest:"},   {OpPrecision::inputs, "inputs:"}};
+  const std::string page = read_text_file(REFRAIN_SOURCE_DIR "/docs/numerics.md");
+  std::istringstream lines(page.substr(page.find("| ops | in a mixed mode |")));
+  std::map<std::string, std::string> rule_of;  // op -> first word of its row's second column
+  for (std::string line; std::getline(lines, line) && line.starts_with("|");) {
+    const std::size_t middle = line.find(" | ");
+    for (std::size_t at = line.find('`'); at < middle; at = line.find('`', at + 1)) {
+      const std::size_t end = line.find('`', at + 1);
+      rule_of[line.substr(at + 1, end - at - 1)] = line.substr(middle + 3, line.find(' ', middle + 3) - middle - 3);
+      at = end;
+    }
+  }
+  CHECK(rule_of.size() == precision_table().size());
+  for (const OpRule& rule : precision_table()) {
+    INFO(rule.op);
+    CHECK(rule_of[std::string(rule.op)] == words.at(rule.precision));
+  }
 }
 
 TEST_CASE("precision: in a mixed mode products run in 16 bits, sums and exponentials in f32, f64 is left alone") {
