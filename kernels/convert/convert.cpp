@@ -67,9 +67,8 @@ template <class To, class From>
 void convert(const Shape& shape, To* out, const Strides& to_strides, const From* x, const Strides& from_strides) {
   const StridedLoop<2> loop(shape, {to_strides, from_strides});
   const std::int64_t to_step = loop.inner_stride(0), from_step = loop.inner_stride(1);
-  loop.parallel_rows(16384, [&](const std::array<std::int64_t, 2>& at, std::int64_t n) {
-    convert_run(x + at[1], from_step, out + at[0], to_step, n);
-  });
+  loop.parallel_rows(
+      16384, [&](const std::array<std::int64_t, 2>& at, std::int64_t n) { convert_run(x + at[1], from_step, out + at[0], to_step, n); });
 }
 
 }  // namespace
@@ -87,7 +86,8 @@ void convert_strided(const Shape& shape, DType to_dtype, std::byte* to, const St
   if (to_dtype == from_dtype) return copy_strided(shape, int(size_of(to_dtype)), to, to_strides, from, from_strides);
   dispatch_all(to_dtype, [&](auto to_zero) {
     dispatch_all(from_dtype, [&](auto from_zero) {
-      convert(shape, reinterpret_cast<decltype(to_zero)*>(to), to_strides, reinterpret_cast<const decltype(from_zero)*>(from), from_strides);
+      convert(shape, reinterpret_cast<decltype(to_zero)*>(to), to_strides, reinterpret_cast<const decltype(from_zero)*>(from),
+              from_strides);
     });
   });
 }

@@ -25,8 +25,10 @@ inline float round_to_odd(double value) {
 // To nearest, ties to even.
 template <class To>
 To rounded(double value) {
-  if constexpr (is_half<To>) return To(round_to_odd(value));
-  else return To(value);
+  if constexpr (is_half<To>)
+    return To(round_to_odd(value));
+  else
+    return To(value);
 }
 
 }  // namespace refrain

@@ -94,8 +94,7 @@ void run_dropout(const Dropout& k) {
     for (std::int64_t i = 0; i < piece.n; ++i) piece.out[i] = piece.residual ? piece.residual[i] : T(0);  // not x·0: NaN for infinite x
   };
   const bool has_residual = k.residual.defined();
-  const bool is_direct =
-      k.x.dtype() == dtype_of<T> && k.out.dtype() == dtype_of<T> && (!has_residual || k.residual.dtype() == dtype_of<T>);
+  const bool is_direct = k.x.dtype() == dtype_of<T> && k.out.dtype() == dtype_of<T> && (!has_residual || k.residual.dtype() == dtype_of<T>);
   parallel_for(k.out.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (is_direct) {
       return run({k.x.data<T>() + begin, has_residual ? k.residual.data<T>() + begin : nullptr, k.out.data<T>() + begin, end - begin,
@@ -171,8 +170,10 @@ void run(Cpu, const StochasticDepth& k) {
       while (begin < end) {
         const std::int64_t sample = begin / per_sample, stop = std::min(end, (sample + 1) * per_sample);
         const bool keep = k.p < 1 && k.key.word(std::uint64_t(k.first_sample + sample)) >= threshold;
-        if (keep) simd::map(x + begin, out + begin, stop - begin, [scale](auto d, auto v) { return hn::Mul(v, hn::Set(d, scale)); });
-        else std::fill(out + begin, out + stop, S{});
+        if (keep)
+          simd::map(x + begin, out + begin, stop - begin, [scale](auto d, auto v) { return hn::Mul(v, hn::Set(d, scale)); });
+        else
+          std::fill(out + begin, out + stop, S{});
         begin = stop;
       }
     });

@@ -168,9 +168,7 @@ void validate(const DivBackward& k) {
   check_mixed(k.name, {{"grad_out", &k.grad_out}, {"a", &k.a}, {"b", &k.b}}, k.out);
   check_output(k.name, k.out);
 }
-Cost cost(const DivBackward& k) {
-  return {4 * double(k.out.numel()), k.grad_out.bytes() + k.a.bytes() + k.b.bytes() + k.out.bytes()};
-}
+Cost cost(const DivBackward& k) { return {4 * double(k.out.numel()), k.grad_out.bytes() + k.a.bytes() + k.b.bytes() + k.out.bytes()}; }
 
 void validate(const Compare& k) {
   check_dtype(name_of(k.op), "out", k.out, DType::boolean);

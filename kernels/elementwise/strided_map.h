@@ -16,8 +16,10 @@ inline constexpr std::int64_t kElementwiseGrain = 16384;
 // Calls f with a value of the type that arithmetic on a result of `dtype` is done in: f64 or f32.
 template <class F>
 void dispatch_arithmetic(DType dtype, F&& f) {
-  if (dtype == DType::f64) f(double{});
-  else f(float{});
+  if (dtype == DType::f64)
+    f(double{});
+  else
+    f(float{});
 }
 
 // Calls f(inputs, out, n) with contiguous arrays: `inputs` is an array of N pointers. All have the out's shape.
@@ -42,7 +44,8 @@ void map_strided(const Out& out, const std::array<const In*, N>& in, F&& f) {
     for (std::size_t i = 0; i < N; ++i) {  // a repeated element fills its buffer once
       if (loop.inner_stride(i + 1) != 0) continue;
       T value;
-      const T* element = read_chunk(in[i]->dtype(), in[i]->address() + offsets[i + 1] * std::int64_t(size_of(in[i]->dtype())), 1, 1, &value);
+      const T* element =
+          read_chunk(in[i]->dtype(), in[i]->address() + offsets[i + 1] * std::int64_t(size_of(in[i]->dtype())), 1, 1, &value);
       std::fill_n(buffer[i], std::min(n, kChunk), *element);
       from[i] = buffer[i];
     }
@@ -50,7 +53,8 @@ void map_strided(const Out& out, const std::array<const In*, N>& in, F&& f) {
       const std::int64_t count = std::min(kChunk, n - begin);
       for (std::size_t i = 0; i < N; ++i) {
         const std::int64_t step = loop.inner_stride(i + 1), size = std::int64_t(size_of(in[i]->dtype()));
-        if (step != 0) from[i] = read_chunk(in[i]->dtype(), in[i]->address() + (offsets[i + 1] + begin * step) * size, step, count, buffer[i]);
+        if (step != 0)
+          from[i] = read_chunk(in[i]->dtype(), in[i]->address() + (offsets[i + 1] + begin * step) * size, step, count, buffer[i]);
       }
       const std::int64_t step = loop.inner_stride(0);
       std::byte* target = out.address() + (offsets[0] + begin * step) * std::int64_t(size_of(out.dtype()));

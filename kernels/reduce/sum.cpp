@@ -15,7 +15,8 @@ namespace hn = simd::hn;
 
 // Whether a sum of X may be stored as O: as X itself, or between f32 and a 16-bit type.
 template <class X, class O>
-inline constexpr bool kSumsInto = std::is_same_v<X, O> || (std::is_same_v<X, float> && is_half<O>) || (is_half<X> && std::is_same_v<O, float>);
+inline constexpr bool kSumsInto = std::is_same_v<X, O> || (std::is_same_v<X, float> && is_half<O>) ||
+                                  (is_half<X> && std::is_same_v<O, float>);
 
 // Elements a piece of parallel work reads, and columns it holds partial sums for.
 constexpr std::int64_t kGrain = 32768, kColumns = 512;

@@ -63,13 +63,15 @@ void check_rounded(const Function& f, const std::vector<Tensor>& inputs, double 
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double u = roundoff_of(got[i].dtype());
     INFO("result " << i << " of " << shape << " " << got[i].dtype());
-    CHECK(num_outside(got[i], exact[i].to_vector<double>(),
-                      [&](std::size_t, double e) { return roundings * u * std::abs(e) + 64 * 0x1p-24 * scale + underflow_of(got[i].dtype()); }) == 0);
+    CHECK(num_outside(got[i], exact[i].to_vector<double>(), [&](std::size_t, double e) {
+            return roundings * u * std::abs(e) + 64 * 0x1p-24 * scale + underflow_of(got[i].dtype());
+          }) == 0);
   }
 }
 
 std::vector<std::pair<Shape, Shape>> operand_shapes() {
-  return {{{}, {}}, {{1}, {1}}, {{0, 3}, {3}}, {{33}, {33}}, {{3, 5}, {5}}, {{5}, {3, 5}}, {{31, 33}, {31, 1}}, {{3, 1}, {1, 5}}, {{2, 3, 4}, {}}, {{200, 7}, {7}}};
+  return {{{}, {}},      {{1}, {1}},          {{0, 3}, {3}},    {{33}, {33}},    {{3, 5}, {5}},
+          {{5}, {3, 5}}, {{31, 33}, {31, 1}}, {{3, 1}, {1, 5}}, {{2, 3, 4}, {}}, {{200, 7}, {7}}};
 }
 
 }  // namespace
@@ -90,7 +92,8 @@ TEST_CASE("arithmetic in 16 bits: results and gradients are rounded once, broadc
         check_rounded([](const auto& x) { return x[1] - x[0]; }, {a, other}, 1, terms);
       }
     }
-    const Tensor a = view::transpose(random_tensor({33, 5}, half, 1), 0, 1), b = view::expand(random_tensor({1, 33}, DType::f32, 2, 1, 2), {5, 33});
+    const Tensor a = view::transpose(random_tensor({33, 5}, half, 1), 0, 1),
+                 b = view::expand(random_tensor({1, 33}, DType::f32, 2, 1, 2), {5, 33});
     check_rounded([](const auto& x) { return x[0] * x[1]; }, {a, clone(b)}, 1);
     CHECK((a + b).dtype() == DType::f32);
     CHECK((b * a).dtype() == DType::f32);
@@ -198,10 +201,12 @@ TEST_CASE("softmax ops in 16 bits: output and gradient against f64, masked rows 
       for (int dim : {0, 1, -1}) {
         INFO(half << " " << shape << " " << dim);
         check_rounded([=](const auto& v) { return softmax(v[0], dim); }, {x}, 1, 4 * absolute);
-        check_rounded([=](const auto& v) { return log_softmax(v[0], dim); }, {x}, 1, double(shape[dim < 0 ? 1 : dim]) * 0.37 * absolute + 1);
+        check_rounded([=](const auto& v) { return log_softmax(v[0], dim); }, {x}, 1,
+                      double(shape[dim < 0 ? 1 : dim]) * 0.37 * absolute + 1);
       }
     }
-    const Tensor scores = tensor_of({1, 2, 5, 1, 2, 3}, {2, 3}, half), mask = from_values(std::vector<std::uint8_t>{0, 0, 1, 1, 1, 1}, {2, 3});
+    const Tensor scores = tensor_of({1, 2, 5, 1, 2, 3}, {2, 3}, half),
+                 mask = from_values(std::vector<std::uint8_t>{0, 0, 1, 1, 1, 1}, {2, 3});
     set_requires_grad(scores);
     const Tensor y = softmax(where(convert(mask, DType::boolean), full({}, -HUGE_VAL, half), scores), 1);
     CHECK(num_outside(y, {0.26894142, 0.73105858, 0, 0, 0, 0}, [&](std::size_t, double e) { return roundoff_of(half) * e + 1e-8; }) == 0);
@@ -219,7 +224,8 @@ TEST_CASE("losses of 16-bit inputs are f32, gradients have the inputs' dtypes") 
       INFO(half << " " << name_of(reduction));
       CHECK(cross_entropy(logits, targets, o).dtype() == DType::f32);
       check_rounded([&](const auto& v) { return cross_entropy(v[0], targets, o); }, {logits}, 1);
-      const Tensor x = random_tensor({33, 3}, half, 2), target = random_tensor({33, 3}, half, 3), wide = random_tensor({33, 3}, DType::f32, 3);
+      const Tensor x = random_tensor({33, 3}, half, 2), target = random_tensor({33, 3}, half, 3),
+                   wide = random_tensor({33, 3}, DType::f32, 3);
       check_rounded([&](const auto& v) { return mse_loss(v[0], v[1], reduction); }, {x, target}, 1, 100);
       check_rounded([&](const auto& v) { return mse_loss(v[0], v[1], reduction); }, {x, wide}, 1, 100);
       check_rounded([&](const auto& v) { return mse_loss(v[1], v[0], reduction); }, {x, wide}, 1, 100);
@@ -237,7 +243,8 @@ TEST_CASE("losses of 16-bit inputs are f32, gradients have the inputs' dtypes") 
 
 TEST_CASE("dropout ops in 16 bits: f32's mask; dropout_add mixes f32 and 16 bits, each gradient in its input's dtype") {
   for (DType half : kHalves) {
-    const Tensor x = random_tensor({33, 31}, half, 1), residual = random_tensor({33, 31}, half, 2), wide = random_tensor({33, 31}, DType::f32, 2);
+    const Tensor x = random_tensor({33, 31}, half, 1), residual = random_tensor({33, 31}, half, 2),
+                 wide = random_tensor({33, 31}, DType::f32, 2);
     const auto seeded = [](const Function& f) {
       return [f](const std::vector<Tensor>& v) {
         seed_random(4);
@@ -294,7 +301,10 @@ TEST_CASE("in-place functions in 16 bits: rounded once, f32 operands as they are
     check_same_bits(changed([](const Tensor& t) { add_(t, 0.1); }), as(x32 + 0.1, half));
     check_same_bits(changed([](const Tensor& t) { mul_(t, 0.1); }), as(x32 * 0.1, half));
     check_same_bits(changed([](const Tensor& t) { relu_(t); }), as(relu(x32), half));
-    check_same_bits(changed([&](const Tensor& t) { copy_(t, view::expand(wide, {33, 5})); }), as(contiguous_values(view::expand(wide, {33, 5})), half));
+    check_same_bits(changed([&](const Tensor& t) {
+                      copy_(t, view::expand(wide, {33, 5}));
+                    }),
+                    as(contiguous_values(view::expand(wide, {33, 5})), half));
     const Tensor sum = clone(wide), expected = wide + as(clone(view::select(x, 0, 0)), DType::f32);
     add_(sum, view::select(x, 0, 0));
     check_same_bits(sum, expected);

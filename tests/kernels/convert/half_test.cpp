@@ -66,9 +66,12 @@ TEMPLATE_TEST_CASE("convert: f32 at, just above and just below every tie rounds 
     high.bits = std::uint16_t(bits + 1);
     if (std::isnan(float(low)) || std::isinf(float(low))) continue;
     // Behind the largest value comes where the next would be: 65,520 is the tie between 65,504 and 65,536.
-    const double next = std::isfinite(float(high)) ? double(float(high)) : std::copysign(largest_of(dtype_of<H>) * (1 + roundoff_of(dtype_of<H>)), double(float(low)));
+    const double next = std::isfinite(float(high))
+                            ? double(float(high))
+                            : std::copysign(largest_of(dtype_of<H>) * (1 + roundoff_of(dtype_of<H>)), double(float(low)));
     const float middle = float((double(float(low)) + next) / 2);
-    for (float v : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, std::copysign(HUGE_VALF, middle)), float(low)}) values.push_back(v);
+    for (float v : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, std::copysign(HUGE_VALF, middle)), float(low)})
+      values.push_back(v);
   }
   const Tensor x = from_values(values, {std::int64_t(values.size())});
   for_lanes_and_tails(x, [](const Tensor& part) { CHECK(num_wrongly_rounded<H>(part) == 0); });
@@ -82,7 +85,8 @@ TEMPLATE_TEST_CASE("convert: f32 at, just above and just below every tie rounds 
 TEMPLATE_TEST_CASE("convert: f32 of every exponent, sign and last bits rounds in vectors as core/half.h does", "", f16, bf16) {
   std::vector<float> values;
   for (std::uint32_t i = 0; i < (1u << 20); ++i) values.push_back(std::bit_cast<float>(i * 4099u));
-  for (std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7f800001u, 0xffbfffffu, 0x7fc00000u, 0xffffffffu, 0x7f801000u, 0x00000001u, 0x807fffffu, 0x7f7fffffu}) {
+  for (std::uint32_t bits :
+       {0x7f800000u, 0xff800000u, 0x7f800001u, 0xffbfffffu, 0x7fc00000u, 0xffffffffu, 0x7f801000u, 0x00000001u, 0x807fffffu, 0x7f7fffffu}) {
     values.push_back(std::bit_cast<float>(bits));
   }
   const Tensor x = from_values(values, {std::int64_t(values.size())});
@@ -123,7 +127,8 @@ TEST_CASE("convert: between f16 and bf16 a value is rounded once, and strided vi
     const Tensor x = all_values(from), y = as(x, to);
     const std::vector<double> values = x.to_vector<double>(), got = y.to_vector<double>();
     std::int64_t num_wrong = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) num_wrong += !std::isnan(values[i]) ? got[i] != rounded_to(values[i], to) : !std::isnan(got[i]);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      num_wrong += !std::isnan(values[i]) ? got[i] != rounded_to(values[i], to) : !std::isnan(got[i]);
     CHECK(num_wrong == 0);
     const Tensor every_third = view::slice(x, 0, 1, 65536, 3);
     CHECK(same_bits(as(every_third, to), contiguous_values(view::slice(y, 0, 1, 65536, 3))));

@@ -22,7 +22,8 @@ Tensor dropped(const Tensor& x, const Tensor& residual, double p, std::int64_t f
 TEST_CASE("dropout in 16 bits: the mask of f32, kept values rounded once") {
   for (DType half : kHalves) {
     for (std::int64_t n : {0, 1, 3, 31, 32, 33, 511, 512, 513, 1000, 40001}) {
-      const Tensor x = random_tensor({n}, half, 1, 0.5, 4), residual = random_tensor({n}, half, 2), wide_residual = random_tensor({n}, DType::f32, 2);
+      const Tensor x = random_tensor({n}, half, 1, 0.5, 4), residual = random_tensor({n}, half, 2),
+                   wide_residual = random_tensor({n}, DType::f32, 2);
       const Tensor wide = as(x, DType::f32);
       for (double p : {0.0, 0.1, 0.5, 1.0}) {
         for (std::int64_t first : {0, 1, 4, 1026}) {
@@ -73,7 +74,8 @@ TEST_CASE("stochastic depth in 16 bits: whole samples, rounded once") {
 TEST_CASE("dropout: dtypes that do not mix are refused") {
   const auto run = [](DType x, DType residual, DType out) {
     return message_of([&] {
-      launch(Dropout{.x = zeros({3}, x), .residual = zeros({3}, residual), .p = 0.5, .key = kKey, .first_element = 0, .out = zeros({3}, out)});
+      launch(
+          Dropout{.x = zeros({3}, x), .residual = zeros({3}, residual), .p = 0.5, .key = kKey, .first_element = 0, .out = zeros({3}, out)});
     });
   };
   CHECK(run(DType::f16, DType::bf16, DType::f32) == "dropout: residual must be f16, or f32 with a 16-bit type, got bf16");

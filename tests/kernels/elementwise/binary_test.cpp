@@ -148,3 +148,32 @@ TEST_CASE("compare and where: every dtype and broadcast") {
   }
   CHECK_THROWS_AS(launch(Where{.condition = a, .a = a, .b = a, .out = empty({4}, DType::f32)}), InvalidArgument);
 }
+
+TEST_CASE("div_backward and scalar_backward: bits of the formula composed of single kernels, broadcast operands too") {
+  for (DType dtype : {DType::f32, DType::f64}) {
+    const Tensor g = random_tensor({5, 700}, dtype, 1), a = random_tensor({5, 1}, dtype, 2), b = random_tensor({700}, dtype, 3, 0.5, 2);
+    const auto binary = [&](BinaryOp op, const Tensor& x, const Tensor& y) {
+      const Tensor out = empty({5, 700}, dtype);
+      launch(Binary{.op = op, .a = x, .b = y, .out = out});
+      return out;
+    };
+    const auto scalar = [&](ScalarOp op, const Tensor& x, double s) {
+      const Tensor out = empty(x.shape(), dtype);
+      launch(Scalar{.op = op, .x = x, .scalar = s, .out = out});
+      return out;
+    };
+    const Tensor product = binary(BinaryOp::mul, binary(BinaryOp::div, g, b), binary(BinaryOp::div, a, b)), negated = empty_like(product);
+    launch(Unary{.op = UnaryOp::neg, .x = product, .out = negated});
+    const Tensor out = empty({5, 700}, dtype);
+    launch(DivBackward{.grad_out = g, .a = a, .b = b, .out = out});
+    CHECK(same_bits(out, negated));
+    launch(ScalarBackward{.op = ScalarOp::rdiv, .grad_out = g, .x = b, .scalar = 0.3, .out = out});
+    CHECK(same_bits(out, binary(BinaryOp::mul, g, binary(BinaryOp::div, scalar(ScalarOp::rdiv, b, -0.3), b))));
+    for (double exponent : {3.0, 2.0, 1.0, 2.5, -1.0}) {
+      launch(ScalarBackward{.op = ScalarOp::pow, .grad_out = g, .x = b, .scalar = exponent, .out = out});
+      INFO(dtype << " " << exponent);
+      CHECK(same_bits(out, binary(BinaryOp::mul, g, scalar(ScalarOp::mul, scalar(ScalarOp::pow, b, exponent - 1), exponent))));
+    }
+    CHECK_THROWS_AS(launch(ScalarBackward{.op = ScalarOp::mul, .grad_out = g, .x = b, .scalar = 1, .out = out}), InvalidArgument);
+  }
+}

@@ -23,7 +23,9 @@ struct Case {
 
 const Case kCases[] = {
     {UnaryOp::neg, [](double x) { return -x; }, nullptr, 0, 1e39},
-    {UnaryOp::abs, [](double x) { return std::abs(x); }, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; }, 0, 1e39},
+    {UnaryOp::abs, [](double x) { return std::abs(x); }, [](double x) { return x > 0   ? 1.0
+                                                                               : x < 0 ? -1.0
+                                                                                       : 0.0; }, 0, 1e39},
     {UnaryOp::exp, [](double x) { return std::exp(x); }, [](double y) { return y; }, 0, 1e39},
     {UnaryOp::log, [](double x) { return std::log(x); }, [](double x) { return 1 / x; }, 1e-6, 1e39},
     {UnaryOp::sqrt, [](double x) { return std::sqrt(x); }, [](double y) { return 0.5 / y; }, 1e-30, 1e39},
@@ -35,16 +37,15 @@ const Case kCases[] = {
     {UnaryOp::tanh, [](double x) { return std::tanh(x); }, [](double y) { return 1 - y * y; }, 0, 1e9},
     {UnaryOp::sigmoid, [](double x) { return logistic(x); }, [](double y) { return y * (1 - y); }, 0, 1e9},
     {UnaryOp::relu, [](double x) { return x > 0 ? x : 0.0; }, [](double y) { return y > 0 ? 1.0 : 0.0; }, 0, 1e39},
-    {UnaryOp::gelu_erf, [](double x) { return x * normal_cdf(x); },
-     [](double x) { return normal_cdf(x) + x * normal_density(x); }, 0, 12},
+    {UnaryOp::gelu_erf, [](double x) { return x * normal_cdf(x); }, [](double x) { return normal_cdf(x) + x * normal_density(x); }, 0, 12},
     {UnaryOp::gelu_tanh, [](double x) { return x * logistic(tanh_argument(x)); },
      [](double x) {
        const double s = logistic(tanh_argument(x));
        return s + x * s * (1 - s) * 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
      },
      0, 8},
-    {UnaryOp::silu, [](double x) { return x * logistic(x); },
-     [](double x) { return logistic(x) + x * logistic(x) * (1 - logistic(x)); }, 0, 80},
+    {UnaryOp::silu, [](double x) { return x * logistic(x); }, [](double x) { return logistic(x) + x * logistic(x) * (1 - logistic(x)); }, 0,
+     80},
 };
 
 Tensor unary(UnaryOp op, const Tensor& x) {
@@ -107,8 +108,10 @@ TEST_CASE("unary in 16 bits: every value there is gives the f32 kernel's result,
       for (std::size_t i = 0; i < values.size(); ++i) expected[i] = c.f(values[i]);
       CHECK(num_outside(y, expected, [&](std::size_t i, double e) {
               const double magnitude = std::abs(values[i]);
-              const bool is_known = std::isfinite(magnitude) && (magnitude == 0 || magnitude >= std::max(c.low, 0x1p-126)) && magnitude <= c.high;
-              return is_known ? (u + 34 * 0x1p-24) * std::abs(e) + 8 * 0x1p-24 * (c.op == UnaryOp::sin || c.op == UnaryOp::cos) + least : HUGE_VAL;
+              const bool is_known =
+                  std::isfinite(magnitude) && (magnitude == 0 || magnitude >= std::max(c.low, 0x1p-126)) && magnitude <= c.high;
+              return is_known ? (u + 34 * 0x1p-24) * std::abs(e) + 8 * 0x1p-24 * (c.op == UnaryOp::sin || c.op == UnaryOp::cos) + least
+                              : HUGE_VAL;
             }) == 0);
     }
   }
@@ -158,8 +161,14 @@ TEST_CASE("binary in 16 bits: results are the exact ones, rounded once") {
 
 TEST_CASE("binary: f32 with 16 bits gives f32 without rounding the operand, or 16 bits, rounded once") {
   for (DType half : kHalves) {
-    for (const auto& [a_shape, b_shape] : std::vector<std::pair<Shape, Shape>>{{{}, {}}, {{0, 5}, {5}}, {{33}, {33}}, {{4, 33}, {33}}, {{4, 33}, {4, 1}},
-                                                                              {{33}, {}}, {{7, 1, 1}, {1, 1, 600}}, {{40001}, {40001}}}) {
+    for (const auto& [a_shape, b_shape] : std::vector<std::pair<Shape, Shape>>{{{}, {}},
+                                                                               {{0, 5}, {5}},
+                                                                               {{33}, {33}},
+                                                                               {{4, 33}, {33}},
+                                                                               {{4, 33}, {4, 1}},
+                                                                               {{33}, {}},
+                                                                               {{7, 1, 1}, {1, 1, 600}},
+                                                                               {{40001}, {40001}}}) {
       const Tensor narrow = random_tensor(a_shape, half, 1, 0.5, 2), wide = random_tensor(b_shape, DType::f32, 2, 0.5, 2);
       for (BinaryOp op : kOps) {
         INFO(name_of(op) << " " << half << " " << a_shape << " " << b_shape);
@@ -176,8 +185,10 @@ TEST_CASE("binary: f32 with 16 bits gives f32 without rounding the operand, or 1
 
 TEST_CASE("elementwise in 16 bits: an element has the same bits in every layout, in place and on any number of threads") {
   for (DType half : kHalves) {
-    const Tensor a = random_tensor({3, 5, 7, 33}, half, 1), b = random_tensor({3, 5, 7, 33}, half, 2), wide = random_tensor({3, 5, 7, 33}, DType::f32, 2);
-    const Tensor expected = binary(BinaryOp::mul, a, b, half), mixed = binary(BinaryOp::add, a, wide, DType::f32), gelu = unary(UnaryOp::gelu_erf, a);
+    const Tensor a = random_tensor({3, 5, 7, 33}, half, 1), b = random_tensor({3, 5, 7, 33}, half, 2),
+                 wide = random_tensor({3, 5, 7, 33}, DType::f32, 2);
+    const Tensor expected = binary(BinaryOp::mul, a, b, half), mixed = binary(BinaryOp::add, a, wide, DType::f32),
+                 gelu = unary(UnaryOp::gelu_erf, a);
     for (const auto& [name, view] : layouts_of(a)) {
       for (const auto& [out_name, out] : layouts_of(b)) {
         INFO(half << " " << name << " to " << out_name);
@@ -195,7 +206,9 @@ TEST_CASE("elementwise in 16 bits: an element has the same bits in every layout,
     launch(Binary{.op = BinaryOp::mul, .a = in_place, .b = b, .out = in_place});
     CHECK(same_bits(in_place, expected));
     const Tensor long_a = wild(half, 100003, 1), long_b = random_tensor({100003}, DType::f32, 9);
-    CHECK(same_on_all_threads([&] { return std::vector<Tensor>{unary(UnaryOp::gelu_tanh, long_a), binary(BinaryOp::add, long_a, long_b, DType::f32)}; }));
+    CHECK(same_on_all_threads([&] {
+      return std::vector<Tensor>{unary(UnaryOp::gelu_tanh, long_a), binary(BinaryOp::add, long_a, long_b, DType::f32)};
+    }));
   }
 }
 
@@ -203,7 +216,8 @@ TEST_CASE("scalar ops in 16 bits: the scalar is not rounded to 16 bits, the resu
   for (DType half : kHalves) {
     const Tensor x = random_tensor({513}, half, 4, 0.5, 8);
     const std::vector<double> values = x.to_vector<double>();
-    for (ScalarOp op : {ScalarOp::add, ScalarOp::mul, ScalarOp::div, ScalarOp::rsub, ScalarOp::rdiv, ScalarOp::pow, ScalarOp::maximum, ScalarOp::minimum}) {
+    for (ScalarOp op : {ScalarOp::add, ScalarOp::mul, ScalarOp::div, ScalarOp::rsub, ScalarOp::rdiv, ScalarOp::pow, ScalarOp::maximum,
+                        ScalarOp::minimum}) {
       const Tensor out = empty_like(x);
       launch(Scalar{.op = op, .x = x, .scalar = 3.1416, .out = out});
       const double s = double(3.1416f);
@@ -222,14 +236,16 @@ TEST_CASE("scalar ops in 16 bits: the scalar is not rounded to 16 bits, the resu
       }
       INFO(name_of(op) << " " << half);
       // The f32 result's own rounding (of an operand as large as 8 for a difference; of pow by the C library), then ours.
-      CHECK(num_outside(out, expected, [&](std::size_t, double e) { return (roundoff_of(half) + 2 * 0x1p-24) * std::abs(e) + 8 * 0x1p-24; }) == 0);
+      CHECK(num_outside(out, expected,
+                        [&](std::size_t, double e) { return (roundoff_of(half) + 2 * 0x1p-24) * std::abs(e) + 8 * 0x1p-24; }) == 0);
     }
   }
 }
 
 TEST_CASE("backward of quotients and powers in 16 bits: intermediate results may leave the type's range") {
   // grad·a/b² = 1e-3·60000/(0.01)² with a/b = 6e6, far above 65,504; and 1e3·1e-3/100² with a/b below the least f16.
-  const Tensor g = tensor_of({1e-3, 1000}, {2}, DType::f16), a = tensor_of({6e4, 1e-7}, {2}, DType::f16), b = tensor_of({1, 200}, {2}, DType::f16);
+  const Tensor g = tensor_of({1e-3, 1000}, {2}, DType::f16), a = tensor_of({6e4, 1e-7}, {2}, DType::f16),
+               b = tensor_of({1, 200}, {2}, DType::f16);
   const Tensor out = empty_like(g);
   const auto value = [](const Tensor& t, std::size_t i) { return t.to_vector<double>()[i]; };
   launch(DivBackward{.grad_out = g, .a = a, .b = b, .out = out});
@@ -253,7 +269,8 @@ TEST_CASE("where: f32 with 16 bits gives f32") {
     const Tensor out = empty({513}, DType::f32), swapped = empty({513}, DType::f32);
     launch(Where{.condition = condition, .a = a, .b = b, .out = out});
     launch(Where{.condition = condition, .a = b, .b = a, .out = swapped});
-    const std::vector<double> va = a.to_vector<double>(), vb = b.to_vector<double>(), got = out.to_vector<double>(), other = swapped.to_vector<double>();
+    const std::vector<double> va = a.to_vector<double>(), vb = b.to_vector<double>(), got = out.to_vector<double>(),
+                              other = swapped.to_vector<double>();
     for (std::size_t i = 0; i < 513; ++i) {
       CHECK(got[i] == (i % 3 == 0 ? va[i] : vb[i]));
       CHECK(other[i] == (i % 3 == 0 ? vb[i] : va[i]));
@@ -269,8 +286,13 @@ TEST_CASE("elementwise: dtypes that do not mix are refused by name") {
   CHECK(run(DType::f16, DType::f16, DType::bf16) == "add: f16 and bf16 do not mix; convert one of them first");
   CHECK(run(DType::f64, DType::f32, DType::f64) == "add: f64 does not mix with other dtypes; convert one of them first");
   CHECK(run(DType::f16, DType::i32, DType::f16) == "add: b must be of a floating dtype, got i32");
-  CHECK(message_of([] { launch(Unary{.op = UnaryOp::exp, .x = zeros({3}, DType::f16), .out = zeros({3}, DType::f32)}); }).starts_with("exp: x must be f32"));
   CHECK(message_of([] {
-          launch(Where{.condition = zeros({3}, DType::boolean), .a = zeros({3}, DType::f16), .b = zeros({3}, DType::bf16), .out = zeros({3}, DType::f32)});
+          launch(Unary{.op = UnaryOp::exp, .x = zeros({3}, DType::f16), .out = zeros({3}, DType::f32)});
+        }).starts_with("exp: x must be f32"));
+  CHECK(message_of([] {
+          launch(Where{.condition = zeros({3}, DType::boolean),
+                       .a = zeros({3}, DType::f16),
+                       .b = zeros({3}, DType::bf16),
+                       .out = zeros({3}, DType::f32)});
         }) == "where: f16 and bf16 do not mix; convert one of them first");
 }

@@ -26,10 +26,23 @@ Result run_both(const Tensor& logits, const Tensor& targets, const Options& o, d
   const Shape loss_shape = o.reduction == Reduction::none ? targets.shape() : Shape{};
   const Guarded loss(loss_shape, DType::f32), grad(logits.shape(), logits.dtype());
   const Tensor statistics = empty(pairs, DType::f32), row_losses = empty(targets.shape(), DType::f32);
-  launch(CrossEntropyForward{.logits = logits, .targets = targets, .ignore_index = o.ignore_index, .label_smoothing = o.label_smoothing,
-                             .reduction = o.reduction, .scale = o.scale, .out = loss.tensor, .statistics = statistics, .row_losses = row_losses});
-  launch(CrossEntropyBackward{.grad_out = full(loss_shape, grad_out, DType::f32), .logits = logits, .targets = targets, .statistics = statistics,
-                              .ignore_index = o.ignore_index, .label_smoothing = o.label_smoothing, .reduction = o.reduction, .scale = o.scale,
+  launch(CrossEntropyForward{.logits = logits,
+                             .targets = targets,
+                             .ignore_index = o.ignore_index,
+                             .label_smoothing = o.label_smoothing,
+                             .reduction = o.reduction,
+                             .scale = o.scale,
+                             .out = loss.tensor,
+                             .statistics = statistics,
+                             .row_losses = row_losses});
+  launch(CrossEntropyBackward{.grad_out = full(loss_shape, grad_out, DType::f32),
+                              .logits = logits,
+                              .targets = targets,
+                              .statistics = statistics,
+                              .ignore_index = o.ignore_index,
+                              .label_smoothing = o.label_smoothing,
+                              .reduction = o.reduction,
+                              .scale = o.scale,
                               .out = grad.tensor});
   CHECK(loss.is_intact());
   CHECK(grad.is_intact());
@@ -60,7 +73,8 @@ Row exact_row(const double* x, std::int64_t classes, std::int64_t target, double
 // |g - ref| <= u·|ref| + (2·D + n / 8 + 20)·2^-24·s.
 TEST_CASE("cross-entropy of 16-bit logits: an f32 loss, gradients rounded once") {
   for (DType half : kHalves) {
-    for (const auto& sizes : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {1, 1}, {1, 33}, {5, 31}, {33, 10}, {3, 1000}, {2, 5000}}) {
+    for (const auto& sizes :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 3}, {1, 1}, {1, 33}, {5, 31}, {33, 10}, {3, 1000}, {2, 5000}}) {
       const std::int64_t rows = sizes.first, classes = sizes.second;
       const Tensor logits = random_tensor({rows, classes}, half, 1, -8, 8);
       std::vector<std::int64_t> at;
@@ -79,7 +93,8 @@ TEST_CASE("cross-entropy of 16-bit logits: an f32 loss, gradients rounded once")
           const double divisor = reduction == Reduction::mean ? std::max(1.0, counted) : 1, s = 0.75 * 1.5 / divisor;
           std::vector<double> losses, grads;
           for (std::size_t r = 0; r < at.size(); ++r) {
-            const Row row = at[r] < 0 ? Row{0, std::vector<double>(std::size_t(classes))} : exact_row(&x[r * std::size_t(classes)], classes, at[r], smoothing);
+            const Row row = at[r] < 0 ? Row{0, std::vector<double>(std::size_t(classes))}
+                                      : exact_row(&x[r * std::size_t(classes)], classes, at[r], smoothing);
             losses.push_back(row.loss * 0.75);
             for (double g : row.grad) grads.push_back(g * s);
           }
@@ -92,7 +107,8 @@ TEST_CASE("cross-entropy of 16-bit logits: an f32 loss, gradients rounded once")
             for (double l : losses) sum += l;
             losses = {sum / divisor};
           }
-          CHECK(num_outside(got.loss, losses, [&](std::size_t, double e) { return 0x1p-23 * std::abs(e) + row_error * (1 + double(rows)); }) == 0);
+          CHECK(num_outside(got.loss, losses,
+                            [&](std::size_t, double e) { return 0x1p-23 * std::abs(e) + row_error * (1 + double(rows)); }) == 0);
         }
       }
     }
@@ -107,7 +123,8 @@ TEST_CASE("cross-entropy of 16-bit logits: ignored rows give a loss and gradient
     const Result one = run_both(tensor_of({1, 2, 3, 4, 0, -1}, {2, 3}, half), targets_of({2, -100}), {});
     CHECK(std::abs(one.loss.item() - 0.40760596) < 1e-7);
     const double u = roundoff_of(half);
-    CHECK(num_outside(one.grad, {0.09003057, 0.24472847, -0.33475904, 0, 0, 0}, [u](std::size_t, double e) { return (u + 1e-6) * std::abs(e); }) == 0);
+    CHECK(num_outside(one.grad, {0.09003057, 0.24472847, -0.33475904, 0, 0, 0},
+                      [u](std::size_t, double e) { return (u + 1e-6) * std::abs(e); }) == 0);
     // Ignored logits may be anything.
     const Result wild = run_both(tensor_of({1, 2, 3, NAN, HUGE_VAL, -1}, {2, 3}, half), targets_of({2, -100}), {});
     CHECK(same_bits(wild.loss, one.loss));
@@ -129,9 +146,8 @@ TEST_CASE("cross-entropy of 16-bit logits: the ends of f16's range, and probabil
     // Sums of 50,000 equal terms: in 16 bits they would stop at 256 or 2,048.
     const Result wide = run_both(zeros({1, 50000}, half), targets_of({7}), {}, 1024);
     CHECK(std::abs(wide.loss.item() - std::log(50000.0)) < 1e-5);
-    CHECK(num_outside(view::slice(wide.grad, 1, 8, 50000), std::vector<double>(49992, 1024.0 / 50000), [&](std::size_t, double e) {
-            return (roundoff_of(half) + 1e-5) * e;
-          }) == 0);
+    CHECK(num_outside(view::slice(wide.grad, 1, 8, 50000), std::vector<double>(49992, 1024.0 / 50000),
+                      [&](std::size_t, double e) { return (roundoff_of(half) + 1e-5) * e; }) == 0);
     CHECK(std::isnan(run_both(tensor_of({1, NAN}, {1, 2}, half), targets_of({0}), {}).loss.item()));
     CHECK(std::isinf(run_both(full({1, 3}, -HUGE_VAL, half), targets_of({0}), {}).loss.item()));
     // Loss scaling: the incoming gradient of 2^16 is an f32.
@@ -171,7 +187,8 @@ TEST_CASE("count_correct of 16-bit logits: the first of equals counts") {
       CHECK(got.item() >= (classes == 1 ? 32 : 20));
     }
     const Tensor ties = empty({}, DType::i64);
-    launch(CountCorrect{.logits = tensor_of({3, 3, 1, 2, 5, 5}, {2, 3}, half), .targets = targets_of({0, 2}), .ignore_index = -100, .out = ties});
+    launch(CountCorrect{
+        .logits = tensor_of({3, 3, 1, 2, 5, 5}, {2, 3}, half), .targets = targets_of({0, 2}), .ignore_index = -100, .out = ties});
     CHECK(ties.item() == 1);
   }
 }
@@ -193,7 +210,8 @@ TEST_CASE("mse of 16-bit inputs: an f32 loss, gradients rounded once, the target
         };
         const auto backward = [&](const Tensor& x, const Tensor& target) {
           const Guarded out(x);
-          launch(MseBackward{.grad_out = full(shape, 0.5, DType::f32), .x = x, .target = target, .reduction = reduction, .out = out.tensor});
+          launch(
+              MseBackward{.grad_out = full(shape, 0.5, DType::f32), .x = x, .target = target, .reduction = reduction, .out = out.tensor});
           CHECK(out.is_intact());
           return out.tensor;
         };
@@ -215,19 +233,29 @@ TEST_CASE("mse of 16-bit inputs: an f32 loss, gradients rounded once, the target
           sum += difference * difference;
         }
         if (reduction != Reduction::none) losses = {reduction == Reduction::mean ? sum / double(std::max<std::int64_t>(n, 1)) : sum};
-        CHECK(num_outside(backward(a, wide), grads, [&](std::size_t, double e) { return (roundoff_of(half) + 4 * 0x1p-24) * std::abs(e) + underflow_of(half); }) == 0);
-        CHECK(num_outside(forward(a, wide), losses, [&](std::size_t, double e) { return (n + 8 < 1028 ? double(n) + 8 : 1036) * 0x1p-24 * e; }) == 0);
+        CHECK(num_outside(backward(a, wide), grads, [&](std::size_t, double e) {
+                return (roundoff_of(half) + 4 * 0x1p-24) * std::abs(e) + underflow_of(half);
+              }) == 0);
+        CHECK(num_outside(forward(a, wide), losses,
+                          [&](std::size_t, double e) { return (n + 8 < 1028 ? double(n) + 8 : 1036) * 0x1p-24 * e; }) == 0);
       }
     }
     CHECK(same_on_all_threads([&] {
       const Tensor x = random_tensor({100003}, half, 1), target = random_tensor({100003}, DType::f32, 2), out = empty({}, DType::f32);
-      launch(MseForward{.x = x, .target = target, .reduction = Reduction::mean, .out = out, .partials = empty({MseForward::num_partials(100003)}, DType::f64)});
+      launch(MseForward{.x = x,
+                        .target = target,
+                        .reduction = Reduction::mean,
+                        .out = out,
+                        .partials = empty({MseForward::num_partials(100003)}, DType::f64)});
       return std::vector<Tensor>{out};
     }));
   }
   // 60,000² is no f16.
   const Tensor out = empty({}, DType::f32);
-  launch(MseForward{.x = full({2}, 60000, DType::f16), .target = zeros({2}, DType::f16), .reduction = Reduction::mean, .out = out,
+  launch(MseForward{.x = full({2}, 60000, DType::f16),
+                    .target = zeros({2}, DType::f16),
+                    .reduction = Reduction::mean,
+                    .out = out,
                     .partials = empty({1}, DType::f64)});
   CHECK(out.item() == 3.6e9);
 }
@@ -235,10 +263,21 @@ TEST_CASE("mse of 16-bit inputs: an f32 loss, gradients rounded once, the target
 TEST_CASE("losses: results in 16 bits and pairs of dtypes that do not mix are refused") {
   const Tensor logits = zeros({2, 3}, DType::f16), targets = zeros({2}, DType::i64);
   CHECK(message_of([&] {
-          launch(CrossEntropyForward{.logits = logits, .targets = targets, .ignore_index = -100, .label_smoothing = 0, .reduction = Reduction::mean, .scale = 1,
-                                     .out = zeros({}, DType::f16), .statistics = {}, .row_losses = zeros({2}, DType::f32)});
+          launch(CrossEntropyForward{.logits = logits,
+                                     .targets = targets,
+                                     .ignore_index = -100,
+                                     .label_smoothing = 0,
+                                     .reduction = Reduction::mean,
+                                     .scale = 1,
+                                     .out = zeros({}, DType::f16),
+                                     .statistics = {},
+                                     .row_losses = zeros({2}, DType::f32)});
         }) == "cross_entropy: out must be f32, got f16");
   CHECK(message_of([&] {
-          launch(MseForward{.x = zeros({2}, DType::f16), .target = zeros({2}, DType::bf16), .reduction = Reduction::none, .out = zeros({2}, DType::f32), .partials = {}});
+          launch(MseForward{.x = zeros({2}, DType::f16),
+                            .target = zeros({2}, DType::bf16),
+                            .reduction = Reduction::none,
+                            .out = zeros({2}, DType::f32),
+                            .partials = {}});
         }) == "mse_loss: x and target must share a dtype, or be f32 and a 16-bit type, got f16 and bf16");
 }

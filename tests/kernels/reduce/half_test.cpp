@@ -42,19 +42,22 @@ double square(double v) { return v * v; }
 // are added in f64. So |y - s| <= u·|s| + 264·2^-24·Σ|x|, whatever the number of terms.
 TEST_CASE("sum in 16 bits: f32 sums, one rounding, for any set of dims and hostile sizes") {
   for (DType half : kHalves) {
-    for (const Shape& shape : {Shape{3, 5, 1, 7}, Shape{0, 4}, Shape{4, 0}, Shape{33, 31}, Shape{600, 2, 3, 2}, Shape{2, 300, 2, 300}, Shape{1, 10000}, Shape{10000, 1},
-                               Shape{4097, 33}, Shape{5, 4097}}) {
+    for (const Shape& shape : {Shape{3, 5, 1, 7}, Shape{0, 4}, Shape{4, 0}, Shape{33, 31}, Shape{600, 2, 3, 2}, Shape{2, 300, 2, 300},
+                               Shape{1, 10000}, Shape{10000, 1}, Shape{4097, 33}, Shape{5, 4097}}) {
       const Tensor x = random_tensor(shape, half, 11);
       for (int mask = 0; mask < (1 << shape.size()); ++mask) {
         Shape out = shape;
         for (int d = 0; d < shape.size(); ++d) {
           if (mask >> d & 1) out[d] = 1;
         }
-        const std::vector<double> expected = reference(x, out, [](double v) { return v; }), magnitude = reference(x, out, [](double v) { return std::abs(v); });
+        const std::vector<double> expected = reference(x, out, [](double v) { return v; }),
+                                  magnitude = reference(x, out, [](double v) { return std::abs(v); });
         INFO(half << " " << shape << " -> " << out);
-        CHECK(num_outside(summed(x, out, half), expected,
-                          [&](std::size_t i, double e) { return roundoff_of(half) * std::abs(e) + 264 * 0x1p-24 * magnitude[i] + underflow_of(half); }) == 0);
-        CHECK(num_outside(summed(x, out, DType::f32), expected, [&](std::size_t i, double e) { return 0x1p-24 * std::abs(e) + 264 * 0x1p-24 * magnitude[i]; }) == 0);
+        CHECK(num_outside(summed(x, out, half), expected, [&](std::size_t i, double e) {
+                return roundoff_of(half) * std::abs(e) + 264 * 0x1p-24 * magnitude[i] + underflow_of(half);
+              }) == 0);
+        CHECK(num_outside(summed(x, out, DType::f32), expected,
+                          [&](std::size_t i, double e) { return 0x1p-24 * std::abs(e) + 264 * 0x1p-24 * magnitude[i]; }) == 0);
         // The very sums of f32, the result in either type.
         const Tensor wide = as(x, DType::f32);
         CHECK(same_bits(summed(x, out, DType::f32), summed(wide, out, DType::f32)));

@@ -40,7 +40,8 @@ void for_lines(const Shape& shape, int dim, F&& f) {
 // The logarithm: |y - l| <= u·|l| + (2·d + |log(sum)| + D + n / 8 + 10)·2^-24.
 TEST_CASE("softmax in 16 bits: one rounding of the exact result, over any dim") {
   for (DType half : kHalves) {
-    for (const Shape& shape : {Shape{1}, Shape{0, 3}, Shape{3, 0}, Shape{33}, Shape{5, 31}, Shape{31, 5}, Shape{3, 1000}, Shape{2, 2048}, Shape{2, 2049}, Shape{7, 4, 9}, Shape{3, 33, 17}}) {
+    for (const Shape& shape : {Shape{1}, Shape{0, 3}, Shape{3, 0}, Shape{33}, Shape{5, 31}, Shape{31, 5}, Shape{3, 1000}, Shape{2, 2048},
+                               Shape{2, 2049}, Shape{7, 4, 9}, Shape{3, 33, 17}}) {
       const Tensor x = random_tensor(shape, half, 5, -8, 8);
       const std::vector<double> values = x.to_vector<double>();
       for (int dim = 0; dim < shape.size(); ++dim) {
@@ -57,7 +58,9 @@ TEST_CASE("softmax in 16 bits: one rounding of the exact result, over any dim") 
         });
         const double n = shape[dim] / 8.0 + 10, u = roundoff_of(half);
         INFO(half << " " << shape << " " << dim);
-        CHECK(num_outside(softmax(x, dim), p, [&](std::size_t i, double e) { return (u + (difference[i] + 16 + n + 4) * 0x1p-24) * e + underflow_of(half); }) == 0);
+        CHECK(num_outside(softmax(x, dim), p, [&](std::size_t i, double e) {
+                return (u + (difference[i] + 16 + n + 4) * 0x1p-24) * e + underflow_of(half);
+              }) == 0);
         CHECK(num_outside(softmax(x, dim, true), l, [&](std::size_t i, double e) {
                 return u * std::abs(e) + 0x1p-24 * (2 * difference[i] + std::abs(log_sum[i]) + 16 + n) + underflow_of(half);
               }) == 0);
@@ -134,7 +137,10 @@ TEST_CASE("softmax in 16 bits: masked entries are 0, a row masked as a whole is 
 TEST_CASE("softmax in 16 bits: a row's bits depend on that row alone, on any number of threads") {
   for (DType half : kHalves) {
     const Tensor x = random_tensor({500, 97}, half, 1, -9, 9), y = softmax(x, 1);
-    for (std::int64_t row : {0, 7, 499}) CHECK(same_bits(softmax(clone(view::slice(x, 0, row, row + 1)), 1), view::slice(y, 0, row, row + 1)));
-    CHECK(same_on_all_threads([&] { return std::vector<Tensor>{softmax(x, 0), softmax(x, 1), softmax_backward(y, x, 1), softmax_backward(y, x, 0)}; }));
+    for (std::int64_t row : {0, 7, 499})
+      CHECK(same_bits(softmax(clone(view::slice(x, 0, row, row + 1)), 1), view::slice(y, 0, row, row + 1)));
+    CHECK(same_on_all_threads([&] {
+      return std::vector<Tensor>{softmax(x, 0), softmax(x, 1), softmax_backward(y, x, 1), softmax_backward(y, x, 0)};
+    }));
   }
 }
