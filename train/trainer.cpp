@@ -5,6 +5,7 @@
 #include <refrain/autograd/tape.h>
 #include <refrain/optim/clip_grad.h>
 
+#include <charconv>
 #include <cmath>
 
 namespace refrain {
@@ -12,6 +13,12 @@ namespace refrain {
 namespace {
 
 constexpr int kMaxSkips = 20;
+
+// Shortest text that is this very number.
+std::string exactly(double value) {
+  char buffer[40];
+  return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
+}
 
 double value_of(const Tensor& loss) { return loss.has_bytes() ? loss.item() : 0; }
 
@@ -81,10 +88,10 @@ void Trainer::handle_non_finite(const LoaderState& start, const Loader::Upcoming
   }
   scaler_.update(false);
   if (scaler_.num_skipped_in_a_row_at_lowest_scale() >= kMaxSkips)
-    stop(concat(", the ", kMaxSkips, "th skip in a row at loss scale ", result.loss_scale));
+    stop(concat(", the ", kMaxSkips, "th skip in a row at loss scale ", exactly(result.loss_scale)));
   result.is_applied = false;
   result.note = concat(what, ": skipped");
-  if (can_back_off) result.note += concat(", loss scale now ", scaler_.scale());
+  if (can_back_off) result.note += concat(", loss scale now ", exactly(scaler_.scale()));
   optimizer_.zero_grad();
 }
 

@@ -146,6 +146,24 @@ TEST_CASE("command: wrong usage ends with code 2, one line that says what was ex
   expect({"evaluate"}, "expected one run directory");
 }
 
+TEST_CASE("command: precision words that contradict each other are refused") {
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  for (const auto& [flags, text] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--precision", "fp16"}, "bf16-mixed"},
+           {{"--rounding", "stochastic"}, "16-bit parameters"},
+           {{"--master-weights", "--precision", "bf16-mixed"}, "f32 already"},
+           {{"--loss-scale-init", "1e10"}, "loss_scale_init"},
+           {{"--non-finite", "ignore"}, "stop"}}) {
+    std::vector<std::string> arguments{"train", "small.toml"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Outcome outcome = refrain_command(scratch, arguments);
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err, Contains(text));
+  }
+}
+
 TEST_CASE("command: bad or absent data ends with code 3 and names the file") {
   const ScratchDirectory scratch;
   write_config(scratch);
@@ -172,6 +190,31 @@ TEST_CASE("command: a memory limit ends with code 4, a loss that is not finite w
   INFO(infinite.out << infinite.err);
   CHECK(infinite.code == 5);
   CHECK_THAT(infinite.err, Contains("step") && Contains("hint"));
+}
+
+TEST_CASE("command: f16 that overflows ends with code 5, names op, module and ranges, and keeps a snapshot that resumes in other settings") {
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  const Outcome stopped = refrain_command(scratch, {"train", "small.toml", "--precision", "16-true", "--lr", "3e4", "--schedule", "constant",
+                                                    "--clip-norm", "0", "--epochs", "20", "--snapshot-every", "0", "--run-dir", "run"});
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 5);
+  CHECK_THAT(stopped.err, Contains("; first: ") && Contains(" in module '") && Contains("not finite, from ") && Contains("hint"));
+  const Outcome resumed = refrain_command(scratch, {"train", "--resume", "run", "--lr", "1e-3", "--epochs", "1"});
+  CHECK_THAT(resumed.out, Contains("resumed from"));
+  const Outcome other = refrain_command(scratch, {"train", "--resume", "run", "--precision", "bf16-true"});
+  CHECK(other.code == 3);
+  CHECK_THAT(other.err, Contains("f16") && Contains("bf16"));
+}
+
+TEST_CASE("command: a loss scale that overflows is halved, told and counted, and the run goes on") {
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  const Outcome run = refrain_command(scratch, {"train", "small.toml", "--precision", "16-mixed", "--loss-scale-init", "16777216", "--run-dir", "run"});
+  INFO(run.out << run.err);
+  CHECK(run.code == 0);
+  CHECK_THAT(run.out, Contains("is not finite: skipped, loss scale now 8388608"));
+  CHECK_THAT(read_text_file(scratch / "run/summary.json"), !Contains("\"skipped_steps\": 0,") && Contains("\"precision\": \"16-mixed\""));
 }
 
 TEST_CASE("command: a full disk ends with code 7, and the snapshot before it still resumes") {
