@@ -31,14 +31,14 @@ constexpr OpRule kTable[] = {
     {"log_softmax", OpPrecision::f32},
     {"sum", OpPrecision::f32},
     {"mean", OpPrecision::f32},
-    {"concat", OpPrecision::widest},
-    {"where", OpPrecision::widest},
-    // Binary ops read f32 and 16-bit operands side by side and write f32, in any mode.
+    // These read f32 and 16-bit operands side by side and write f32, in any mode.
     {"add", OpPrecision::inputs},
     {"sub", OpPrecision::inputs},
     {"mul", OpPrecision::inputs},
     {"div", OpPrecision::inputs},
     {"dropout_add", OpPrecision::inputs},
+    {"concat", OpPrecision::inputs},
+    {"where", OpPrecision::inputs},
     // Losses of 16-bit values are f32, in any mode.
     {"cross_entropy", OpPrecision::inputs},
     {"mse_loss", OpPrecision::inputs},
@@ -119,25 +119,14 @@ bool InputCast::is_wanted(std::string_view op) {
   const AutogradState& state = autograd_state();
   if (!state.autocast || state.frame != nullptr) return false;
   const OpPrecision precision = precision_rule(op).precision;
-  return precision == OpPrecision::compute || precision == OpPrecision::f32 || precision == OpPrecision::widest;
+  return precision == OpPrecision::compute || precision == OpPrecision::f32;
 }
 
 InputCast::InputCast(std::string_view op, std::span<const Tensor* const> inputs) {
   const OpRule rule = precision_rule(op);
   num_activations_ = rule.precision == OpPrecision::compute ? rule.activations : int(inputs.size());
   lists_.reserve(inputs.size());
-  if (rule.precision == OpPrecision::compute) {
-    dtype_ = *autograd_state().autocast;
-  } else if (rule.precision == OpPrecision::widest) {
-    // f32 unless all agree.
-    std::optional<DType> common;
-    for (const Tensor* input : inputs) {
-      if (!can_cast(*input)) continue;
-      if (common && *common != input->dtype()) return;
-      common = input->dtype();
-    }
-    dtype_ = common.value_or(DType::f32);
-  }
+  if (rule.precision == OpPrecision::compute) dtype_ = *autograd_state().autocast;
 }
 
 Tensor InputCast::operator()(const Tensor& t) { return position_++ < num_activations_ && can_cast(t) ? convert(t, dtype_) : t; }

@@ -62,7 +62,6 @@ enum class OpPrecision : std::uint8_t {
   compute,  // activations are rounded to 16 bits; weights stay f32 and are rounded for the op's life
   writes,   // reads its inputs as they are, computes in f32, writes 16 bits
   f32,      // inputs are widened to f32, so is the result
-  widest,   // inputs that differ are widened to the widest of them
   inputs    // follows its inputs
 };
 

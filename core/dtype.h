@@ -79,16 +79,6 @@ decltype(auto) dispatch_floating(DType dtype, std::string_view op, F&& f) {
   }
 }
 
-// Calls f with a value of the C++ type of `dtype`, one of f64 and f32.
-template <class F>
-decltype(auto) dispatch_wide(DType dtype, std::string_view op, F&& f) {
-  switch (dtype) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    default: fail<InvalidArgument>(op, ": expected f64 or f32, got ", dtype);
-  }
-}
-
 // Calls f with a value of the C++ type of `dtype`, any of the eight.
 template <class F>
 decltype(auto) dispatch_all(DType dtype, F&& f) {
