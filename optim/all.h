@@ -4,6 +4,7 @@
 #include <refrain/optim/adam.h>
 #include <refrain/optim/clip_grad.h>
 #include <refrain/optim/grad_scaler.h>
+#include <refrain/optim/fused_update.h>
 #include <refrain/optim/optimizer.h>
 #include <refrain/optim/parameter_group.h>
 #include <refrain/optim/schedule.h>

@@ -63,25 +63,38 @@ void Optimizer::reset_masters() {
 }
 
 void Optimizer::step(double lr, double grad_scale) {
+  begin_step(lr, grad_scale);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (grad_of(slots_[i].parameter).defined()) update_parameter(std::int64_t(i), lr, grad_scale);
+  }
+  end_step();
+}
+
+void Optimizer::begin_step(double lr, double grad_scale) {
   check(std::isfinite(lr) && lr >= 0, "optimizer: lr must be finite and not negative, got ", lr);
   check(std::isfinite(grad_scale), "optimizer: grad_scale must be finite, got ", grad_scale);
-  const PhaseScope phase(Phase::update);
   ++num_steps_;
   num_updated_elements_ = num_lost_updates_ = 0;
   num_lost_ = Tensor();
-  for (Slot& slot : slots_) {
-    const Tensor grad = grad_of(slot.parameter);
-    if (!grad.defined()) continue;
-    if (is_16_bit(slot.parameter.dtype()) && !num_lost_.defined()) {
-      const KindScope kind(MemoryKind::workspace);
-      num_lost_ = zeros({1}, DType::i64, slot.parameter.device());
-    }
-    if (slot.parameter.has_bytes()) num_updated_elements_ += slot.parameter.numel();
-    const ModuleScope module(slot.parameter.storage()->tag().module);
-    ++slot.num_steps;
-    update(slot, contiguous_values(grad), lr * slot.lr_scale, grad_scale);
-    slot.parameter.storage()->bump_version();
+}
+
+void Optimizer::update_parameter(std::int64_t index, double lr, double grad_scale) {
+  Slot& slot = slots_.at(std::size_t(index));
+  const Tensor grad = grad_of(slot.parameter);
+  check(grad.defined(), "optimizer: parameter '", slot.name, "' has no gradient");
+  const PhaseScope phase(Phase::update);
+  if (is_16_bit(slot.parameter.dtype()) && !num_lost_.defined()) {
+    const KindScope kind(MemoryKind::workspace);
+    num_lost_ = zeros({1}, DType::i64, slot.parameter.device());
   }
+  if (slot.parameter.has_bytes()) num_updated_elements_ += slot.parameter.numel();
+  const ModuleScope module(slot.parameter.storage()->tag().module);
+  ++slot.num_steps;
+  update(slot, contiguous_values(grad), lr * slot.lr_scale, grad_scale);
+  slot.parameter.storage()->bump_version();
+}
+
+void Optimizer::end_step() {
   if (num_lost_.defined() && num_lost_.has_bytes()) num_lost_updates_ = *num_lost_.data<std::int64_t>();
   num_lost_ = Tensor();
 }

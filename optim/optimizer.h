@@ -28,6 +28,12 @@ class Optimizer {
   // clipping (clip_grad.h), or the inverse of a loss scale. Throws InvalidArgument unless both are finite and lr >= 0.
   void step(double lr, double grad_scale = 1);
 
+  // The same in parts, for updates during backward (fused_update.h): begin_step(), update_parameter() for parameters()[index],
+  // each at most once and only with a gradient, end_step().
+  void begin_step(double lr, double grad_scale = 1);
+  void update_parameter(std::int64_t index, double lr, double grad_scale = 1);
+  void end_step();
+
   // Drops the gradients.
   void zero_grad();
 

@@ -374,6 +374,12 @@ void check_config(const Config& config) {
   check(has_16_bit_parameters || !config.master_weights, "master_weights: parameters are f32 already in precision ", config.precision);
   check(config.loss_scale_min <= config.loss_scale_init && config.loss_scale_init <= config.loss_scale_max, "loss_scale_init: expected between ",
         config.loss_scale_min, " and ", config.loss_scale_max, ", got ", config.loss_scale_init);
+  if (config.update == "fused") {
+    constexpr const char* kReason = ": needs all gradients before the first update, which update = \"fused\" does not keep";
+    check(config.clip_norm == 0, "clip_norm", kReason);
+    check(config.loss_scale != "dynamic" && !(config.loss_scale == "auto" && config.precision == "16-mixed"), "loss_scale: a dynamic scale", kReason);
+    check(config.non_finite != "skip", "non_finite: skip", kReason);
+  }
   const double hidden = config.mlp_ratio * double(config.width);
   check(hidden == std::floor(hidden), "mlp_ratio: ", config.mlp_ratio, " times width ", config.width, " is no whole number");
 }

@@ -60,6 +60,7 @@ struct Config {
   std::string non_finite = "auto";
 
   // memory
+  std::string update = "after";
   std::string checkpoint = "none";
   std::int64_t checkpoint_levels = 2;
   std::vector<std::string> checkpoint_keep;

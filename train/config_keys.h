@@ -88,6 +88,8 @@ void for_each_key(C& c, Section&& section, F&& f) {
     c.non_finite);
 
   section("memory");
+  f(Key{.name = "update", .meaning = "when parameters are updated: after backward, or inside it as each gradient becomes final", .choices = "after|fused"},
+    c.update);
   f(Key{.name = "checkpoint", .meaning = "which activations are dropped and replayed", .choices = "none|block|nested|selective"}, c.checkpoint);
   f(Key{"checkpoint_levels", "nested: levels of regions inside regions", 1, 16}, c.checkpoint_levels);
   f(Key{"checkpoint_keep", "selective: ops whose results are kept, such as \"attention\""}, c.checkpoint_keep);

@@ -58,7 +58,7 @@ void adapt_to_precision(Config& config) {
   };
   choose(config.rounding, is_16_bit(parameter_dtype(precision)) && !config.master_weights ? "stochastic" : "nearest");
   choose(config.loss_scale, precision == Precision::f16_mixed ? "dynamic" : "off");
-  choose(config.non_finite, is_mixed(precision) ? "skip" : "stop");
+  choose(config.non_finite, is_mixed(precision) && config.update != "fused" ? "skip" : "stop");
 }
 
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {
@@ -120,7 +120,7 @@ std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& m
 }
 
 TrainerOptions trainer_options(const Config& config) {
-  TrainerOptions options{.accumulate = config.accumulate, .clip_norm = config.clip_norm, .seed = std::uint64_t(config.seed)};
+  TrainerOptions options{.fused_update = config.update == "fused", .accumulate = config.accumulate, .clip_norm = config.clip_norm, .seed = std::uint64_t(config.seed)};
   options.loss_scale = {.mode = config.loss_scale == "dynamic"  ? ScalerMode::dynamic
                                 : config.loss_scale == "static" ? ScalerMode::fixed
                                                                 : ScalerMode::off,

@@ -42,11 +42,16 @@ Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule,
       scaler_(options.loss_scale) {
   check(options_.accumulate >= 1, "trainer: expected to accumulate at least 1 micro-batch, got ", options_.accumulate);
   check(options_.clip_norm >= 0, "trainer: expected a clip norm of at least 0, got ", options_.clip_norm);
+  if (!options_.fused_update) return;
+  constexpr const char* kReason = " needs all gradients before the first update, which a fused update does not keep";
+  check(options_.clip_norm == 0, "trainer: clipping by the global norm", kReason);
+  check(options_.loss_scale.mode != ScalerMode::dynamic, "trainer: a dynamic loss scale", kReason);
+  check(options_.non_finite != NonFinitePolicy::skip, "trainer: skipping steps that are not finite", kReason);
 }
 
 std::int64_t Trainer::steps_per_epoch() const { return (loader_.num_batches() + options_.accumulate - 1) / options_.accumulate; }
 
-void Trainer::run_window(const Loader::Upcoming& window, StepResult& result) {
+void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused) {
   optimizer_.zero_grad();  // of a window that an exception broke off
   const double scale = window.targets > 0 ? 1.0 / double(window.targets) : 0;
   std::int64_t samples_before = 0;
@@ -55,11 +60,15 @@ void Trainer::run_window(const Loader::Upcoming& window, StepResult& result) {
     random_state().seed = options_.seed;
     set_random_position(std::uint32_t(num_steps_), samples_before);
     const BatchLoss loss = loss_(*batch, scale);
-    BackwardOptions backward_options{.is_last = i + 1 == window.batches};
-    if (scaler_.scale() != 1) backward_options.grad_out = full(loss.loss.shape(), scaler_.scale(), loss.loss.dtype(), loss.loss.device());
-    backward(loss.loss, backward_options);
     result.loss += value_of(loss.loss);
     result.correct += loss.correct;
+    const bool is_last = i + 1 == window.batches;
+    BackwardOptions backward_options;
+    if (is_last && fused != nullptr && (options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss)))
+      backward_options = fused->options();
+    backward_options.is_last = is_last;
+    if (scaler_.scale() != 1) backward_options.grad_out = full(loss.loss.shape(), scaler_.scale(), loss.loss.dtype(), loss.loss.device());
+    backward(loss.loss, backward_options);
     samples_before += batch->size;
   }
 }
@@ -104,6 +113,11 @@ std::optional<StepResult> Trainer::step() {
     return std::nullopt;
   }
   StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.samples, .targets = window.targets, .loss_scale = scaler_.scale()};
+  if (options_.fused_update) {
+    step_fused(start, window, result);
+    finish_step(result);
+    return result;
+  }
   run_window(window, result);
   const GradScaler::Unscaled gradients = scaler_.check(parameters_);
   result.grad_norm = gradients.grad_norm;
@@ -118,11 +132,35 @@ std::optional<StepResult> Trainer::step() {
   if (!result.is_applied) return result;
   const bool clips = options_.clip_norm > 0 && std::isfinite(result.grad_norm);
   optimizer_.step(result.lr, (clips ? clip_factor(result.grad_norm, options_.clip_norm) : 1) / result.loss_scale);
+  finish_step(result);
+  return result;
+}
+
+void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
+  const bool stops = options_.non_finite == NonFinitePolicy::stop;
+  FusedUpdate fused(optimizer_, result.lr, 1 / result.loss_scale, stops);
+  try {
+    run_window(window, result, &fused);
+  } catch (const NonFinite& error) {
+    optimizer_.zero_grad();
+    fail<NonFinite>("step ", num_steps_ + 1, ": ", error.what());
+  }
+  if (!std::isfinite(result.loss)) {
+    const std::string what = concat("the loss of step ", num_steps_ + 1, " is ", result.loss);
+    if (stops) handle_non_finite(start, window, result, what);  // throws; no update has begun
+    result.note = what;
+  } else if (fused.first_non_finite() >= 0) {
+    result.note = concat("step ", num_steps_ + 1, ": the gradient of parameter '", optimizer_.parameter_name(fused.first_non_finite()),
+                         "' is not finite");
+  }
+  result.grad_norm = fused.finish();
+}
+
+void Trainer::finish_step(StepResult& result) {
   optimizer_.zero_grad();
   if (optimizer_.num_updated_elements() > 0)
     result.lost_updates_share = double(optimizer_.num_lost_updates()) / double(optimizer_.num_updated_elements());
   ++num_steps_;
-  return result;
 }
 
 Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss) {

@@ -4,6 +4,7 @@
 
 #include <refrain/data/loader.h>
 #include <refrain/nn/module.h>
+#include <refrain/optim/fused_update.h>
 #include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/optimizer.h>
 #include <refrain/optim/schedule.h>
@@ -31,6 +32,9 @@ enum class NonFinitePolicy : std::uint8_t {
 // Stopping and reporting run the window once more, to find the op. Gradients that overflow under a dynamic loss scale above
 // its lowest value are skipped by every policy: that is how the scale finds its value.
 struct TrainerOptions {
+  // Update inside backward (optim/fused_update.h), in the window's last micro-batch. Refused together with what needs all
+  // gradients first: clip_norm, a dynamic loss scale, NonFinitePolicy::skip.
+  bool fused_update = false;
   std::int64_t accumulate = 1;  // micro-batches a step; a window ends with its epoch
   double clip_norm = 0;         // 0: none
   std::uint64_t seed = 0;       // of the model's random numbers
@@ -64,8 +68,12 @@ class Trainer {
   GradScaler& scaler() { return scaler_; }
 
  private:
-  // Forward and backward over the window's micro-batches: gradients, and sums into the result.
-  void run_window(const Loader::Upcoming& window, StepResult& result);
+  // Forward and backward over the window's micro-batches: gradients, and sums into the result. `fused`, or null, updates
+  // in the last one, unless the loss is not finite.
+  void run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused = nullptr);
+  // The whole of a step with a fused update.
+  void step_fused(const LoaderState& start, const Loader::Upcoming& window, StepResult& result);
+  void finish_step(StepResult& result);
   // Decides about a step that is not finite: whether to apply it, with a note. Throws NonFinite.
   void handle_non_finite(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const std::string& what);
   // Runs the window again under a watch; the gradients are those of the first time.
