@@ -5,4 +5,5 @@
 #include <refrain/data/dataset.h>
 #include <refrain/data/idx.h>
 #include <refrain/data/loader.h>
+#include <refrain/data/planned_samples.h>
 #include <refrain/data/samples.h>

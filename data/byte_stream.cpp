@@ -83,6 +83,15 @@ std::unique_ptr<ByteStream> ByteStream::open(const std::filesystem::path& path) 
   return std::make_unique<PlainStream>(std::move(file));
 }
 
+std::int64_t unpacked_size(const std::filesystem::path& path) {
+  const FileReader file(path);
+  std::uint8_t magic[2] = {}, size[4] = {};
+  file.read_some(0, std::as_writable_bytes(std::span(magic)));
+  if (magic[0] != 0x1f || magic[1] != 0x8b || file.size() < 18) return file.size();
+  file.read(file.size() - 4, std::as_writable_bytes(std::span(size)));
+  return std::int64_t(size[0]) | std::int64_t(size[1]) << 8 | std::int64_t(size[2]) << 16 | std::int64_t(size[3]) << 24;
+}
+
 std::vector<std::uint8_t> read_growing(ByteStream& stream, std::int64_t expected) {
   constexpr std::int64_t kChunk = std::int64_t{1} << 20;
   std::vector<std::uint8_t> bytes;

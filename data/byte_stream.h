@@ -18,6 +18,10 @@ class ByteStream {
   static std::unique_ptr<ByteStream> open(const std::filesystem::path& path);
 };
 
+// Bytes that the file's stream will give, as its length or, of a gzip file, its last four bytes say (of a single member
+// below 4 GiB). Nothing is unpacked. Throws DataError when the file cannot be opened.
+std::int64_t unpacked_size(const std::filesystem::path& path);
+
 // Reads at most `expected` bytes into a vector that grows as they arrive: a header's promise alone reserves nothing.
 std::vector<std::uint8_t> read_growing(ByteStream& stream, std::int64_t expected);
 

@@ -12,4 +12,7 @@ namespace refrain {
 // Files hold any number of whole records. Throws DataError for absent files, a cut record and labels above 9.
 std::shared_ptr<const Dataset> load_cifar10(const std::filesystem::path& directory, Split split);
 
+// From the files' lengths alone. Throws DataError as load_cifar10 does for absent files and a cut record.
+DatasetSizes cifar10_sizes(const std::filesystem::path& directory, Split split);
+
 }  // namespace refrain

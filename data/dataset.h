@@ -12,6 +12,12 @@ namespace refrain {
 
 enum class Split { train, test };
 
+// What files say about their images without the pixels being read.
+struct DatasetSizes {
+  std::int64_t size = 0;
+  Shape image_shape = {};  // [C, H, W]
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;

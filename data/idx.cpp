@@ -38,20 +38,32 @@ std::filesystem::path plain_or_gzip(const std::filesystem::path& directory, cons
   return std::filesystem::exists(packed, error) && !std::filesystem::exists(directory / name, error) ? packed : directory / name;
 }
 
+// The header's extents, and into `product` their product.
+std::vector<std::int64_t> read_extents(ByteStream& stream, const std::string& name, int num_dims, std::int64_t& product) {
+  const std::uint32_t magic = read_big_endian(stream, name, "magic");
+  check<DataError>(magic == kBytesMagic + std::uint32_t(num_dims), name, ": expected ", describe(kBytesMagic + std::uint32_t(num_dims)), "; found ",
+                   describe(magic));
+  std::vector<std::int64_t> extents;
+  product = 1;
+  for (int i = 0; i < num_dims; ++i) {
+    extents.push_back(read_big_endian(stream, name, "extents"));
+    check<DataError>(!__builtin_mul_overflow(product, extents.back(), &product), name, ": the extents' product overflows");
+  }
+  return extents;
+}
+
+std::filesystem::path images_of_mnist(const std::filesystem::path& directory, Split split) {
+  return plain_or_gzip(directory, split == Split::train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte");
+}
+
 }  // namespace
 
 IdxData read_idx(const std::filesystem::path& path, int num_dims) {
   const std::string name = path.string();
   const std::unique_ptr<ByteStream> stream = ByteStream::open(path);
-  const std::uint32_t magic = read_big_endian(*stream, name, "magic");
-  check<DataError>(magic == kBytesMagic + std::uint32_t(num_dims), name, ": expected ", describe(kBytesMagic + std::uint32_t(num_dims)), "; found ",
-                   describe(magic));
   IdxData data;
-  std::int64_t expected = 1;
-  for (int i = 0; i < num_dims; ++i) {
-    data.extents.push_back(read_big_endian(*stream, name, "extents"));
-    check<DataError>(!__builtin_mul_overflow(expected, data.extents.back(), &expected), name, ": the extents' product overflows");
-  }
+  std::int64_t expected = 0;
+  data.extents = read_extents(*stream, name, num_dims, expected);
   data.bytes = read_growing(*stream, expected);
   check<DataError>(std::int64_t(data.bytes.size()) == expected, name, ": expected ", expected, " bytes after the header, found ", data.bytes.size(),
                    ": the file is cut");
@@ -70,9 +82,16 @@ std::shared_ptr<const Dataset> load_idx(const std::filesystem::path& images, con
 }
 
 std::shared_ptr<const Dataset> load_mnist(const std::filesystem::path& directory, Split split, std::int64_t num_classes) {
-  const std::string prefix = split == Split::train ? "train" : "t10k";
-  return load_idx(plain_or_gzip(directory, prefix + "-images-idx3-ubyte"), plain_or_gzip(directory, prefix + "-labels-idx1-ubyte"),
-                  num_classes);
+  const std::string labels = split == Split::train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte";
+  return load_idx(images_of_mnist(directory, split), plain_or_gzip(directory, labels), num_classes);
+}
+
+DatasetSizes mnist_sizes(const std::filesystem::path& directory, Split split) {
+  const std::filesystem::path path = images_of_mnist(directory, split);
+  std::int64_t product = 0;
+  const std::vector<std::int64_t> extents = read_extents(*ByteStream::open(path), path.string(), 3, product);
+  check<DataError>(product > 0, path.string(), ": holds no pixel");
+  return {extents[0], {1, extents[1], extents[2]}};
 }
 
 }  // namespace refrain

@@ -23,4 +23,7 @@ std::shared_ptr<const Dataset> load_idx(const std::filesystem::path& images, con
 // The MNIST family's file names inside `directory` (train-images-idx3-ubyte and so on), with .gz or without.
 std::shared_ptr<const Dataset> load_mnist(const std::filesystem::path& directory, Split split, std::int64_t num_classes = 10);
 
+// From the header of the images alone. Throws DataError as load_mnist does for a file that is absent or has another header.
+DatasetSizes mnist_sizes(const std::filesystem::path& directory, Split split);
+
 }  // namespace refrain

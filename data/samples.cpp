@@ -67,13 +67,18 @@ void ImageSamples::write(std::int64_t index, std::uint32_t epoch, std::byte* inp
   }
 }
 
+std::int64_t num_text_windows(std::int64_t num_bytes, std::int64_t window, double test_share, Split split) {
+  const std::int64_t boundary = std::int64_t(double(num_bytes) * (1 - test_share));
+  return ((split == Split::train ? boundary : num_bytes - boundary) - 1) / window;
+}
+
 TextSamples::TextSamples(const std::filesystem::path& path, std::int64_t window, double test_share, Split split) : window_(window) {
   check(window >= 1, "text: expected a window of at least 1 byte, got ", window);
   check(test_share > 0 && test_share < 1, "text: expected a share for testing between 0 and 1, got ", test_share);
   bytes_ = read_text_file(path);
+  size_ = num_text_windows(std::int64_t(bytes_.size()), window, test_share, split);
   const std::size_t boundary = std::size_t(double(bytes_.size()) * (1 - test_share));
   bytes_ = split == Split::train ? bytes_.substr(0, boundary) : bytes_.substr(boundary);
-  size_ = (std::int64_t(bytes_.size()) - 1) / window;
   check<DataError>(size_ >= 1, path.string(), ": expected at least ", window + 1, " bytes for ", split == Split::train ? "training" : "testing",
                    ", found ", bytes_.size());
 }

@@ -68,4 +68,7 @@ class TextSamples : public Samples {
   std::int64_t window_, size_;
 };
 
+// Windows that a text of `num_bytes` has in a split; below 1 when it holds no whole one.
+std::int64_t num_text_windows(std::int64_t num_bytes, std::int64_t window, double test_share, Split split);
+
 }  // namespace refrain
