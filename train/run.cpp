@@ -6,6 +6,8 @@
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/metrics.h>
+#include <refrain/train/peak_json.h>
+#include <refrain/train/program.h>
 #include <refrain/train/report.h>
 #include <refrain/train/setup.h>
 #include <refrain/train/snapshot_state.h>
@@ -48,22 +50,10 @@ void apply_process_settings(const Config& config, const Device& device) {
 }
 
 // Everything of a run that lives from its first to its last step.
-struct Run {
-  Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks) : config(given), hooks(run_hooks), device(options.device) {
-    run_dir = config.run_dir;
-    const std::shared_ptr<const Samples> train_samples = load_samples(config, Split::train), test_samples = load_samples(config, Split::test);
-    adapt_to_data(config, *train_samples);
-    adapt_to_precision(config);
+struct Run : Program {
+  Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks)
+      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), options.device}, hooks(run_hooks), run_dir(given.run_dir) {
     config.data_path = fs::absolute(config.data_path).lexically_normal();  // a resume may start somewhere else
-    model = build_model(config, device);
-    loss = build_loss(config, model);
-    optimizer = build_optimizer(config, *model);
-    loader = std::make_unique<Loader>(train_samples, LoaderOptions{.batch = config.batch, .seed = std::uint64_t(config.seed), .device = device});
-    test_loader = std::make_unique<Loader>(test_samples, LoaderOptions{.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = device});
-    const std::int64_t steps_per_epoch = (loader->num_batches() + config.accumulate - 1) / config.accumulate;
-    total = total_steps(config, steps_per_epoch);
-    trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss, trainer_options(config));
-    seed_random(std::uint64_t(config.seed));
   }
 
   void resume() {
@@ -117,8 +107,10 @@ struct Run {
     return result;
   }
 
-  // After a step that was not finite: what led there is whole, and can be resumed with other settings.
+  // After a step that was not finite: what led there is whole, and can be resumed with other settings. Not so where a fused
+  // update had begun, or where the policy let infinities into the weights.
   void save_after_non_finite() {
+    if (optimizer->num_steps() != trainer->num_steps()) return;
     for (const NamedTensor& entry : model->state_dict()) {
       if (count_non_finite(entry.tensor) > 0) return;
     }
@@ -151,7 +143,7 @@ struct Run {
   }
 
   Evaluation evaluate_now(MetricsWriter& metrics) {
-    const Evaluation result = evaluate(*model, *test_loader, loss);
+    const Evaluation result = evaluate();
     metrics.write(trainer->num_steps(), {{"epoch", epoch()}, {"test_loss", result.loss}, {"test_accuracy", result.accuracy}});
     if (hooks.on_evaluation) hooks.on_evaluation(trainer->num_steps(), epoch(), result);
     return result;
@@ -162,16 +154,9 @@ struct Run {
     return {is_finished, trainer->num_steps(), train_seconds, samples / std::max(train_seconds, 1e-12), test, device.peak_bytes()};
   }
 
-  Config config;
   const RunHooks& hooks;
-  Device device;
   fs::path run_dir;
-  std::shared_ptr<ChainModel> model;
-  LossFunction loss;
-  std::unique_ptr<Optimizer> optimizer;
-  std::unique_ptr<Loader> loader, test_loader;
-  std::unique_ptr<Trainer> trainer;
-  std::int64_t total = 0, saved_step = -1;
+  std::int64_t saved_step = -1;
   double train_seconds = 0, flops = 0, replayed_flops = 0;
   DecayingMean mean_loss, mean_accuracy, mean_step_seconds, mean_wait_seconds, mean_samples, mean_lost;
 };
@@ -204,13 +189,7 @@ void write_summary(const Run& run, const RunResult& result) {
   json["lost_updates_share"] = run.mean_lost.value();
   json["train_seconds"] = result.train_seconds;
   json["samples_per_second"] = result.samples_per_second;
-  json["peak_bytes"]["total"] = ledger.peak_bytes();
-  json["highest_bytes_of_kind"] = nlohmann::ordered_json::object();
-  for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
-    json["peak_bytes"][std::string(name_of(MemoryKind(kind)))] = ledger.kinds_at_peak()[std::size_t(kind)];
-    json["highest_bytes_of_kind"][std::string(name_of(MemoryKind(kind)))] = ledger.peak_per_kind()[std::size_t(kind)];
-  }
-  json["reserved_peak_bytes"] = run.device.reserved_bytes();
+  add_peak(json, ledger, run.device.reserved_bytes());
   json["replayed_flops_share"] = run.replayed_share();
   json["flops"] = run.flops;
   json["num_parameters"] = run.model->num_parameters();
