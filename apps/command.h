@@ -19,6 +19,7 @@ enum ExitCode : int {
 };
 
 int train_command(const std::vector<std::string>& arguments);
+int plan_command(const std::vector<std::string>& arguments);
 int evaluate_command(const std::vector<std::string>& arguments);
 
 }  // namespace refrain::apps

@@ -18,6 +18,7 @@ constexpr std::string_view kHelp =
     "\n"
     "  refrain train CONFIG.toml [--KEY VALUE …]     train as a configuration says\n"
     "  refrain train --resume RUN_DIR                continue a run from its newest snapshot\n"
+    "  refrain plan CONFIG.toml [--KEY VALUE …]      memory, work and time of a training, without training\n"
     "  refrain evaluate RUN_DIR                      test a run's newest snapshot\n"
     "\n"
     "  refrain COMMAND --help                        all about a command\n"
@@ -28,7 +29,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 const std::vector<Command>& commands() {
-  static const std::vector<Command> list{{"train", train_command}, {"evaluate", evaluate_command}};
+  static const std::vector<Command> list{{"train", train_command}, {"plan", plan_command}, {"evaluate", evaluate_command}};
   return list;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <refrain/train/config.h>
+#include <refrain/train/plan.h>
+#include <refrain/train/plan_report.h>
 #include <refrain/train/presets.h>
 #include <refrain/train/run.h>
 #include <refrain/train/setup.h>

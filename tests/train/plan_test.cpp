@@ -1,0 +1,366 @@
+// Plan = run: the forecast of memory and work against the training itself, to the byte, over the options that shape memory.
+#include <refrain/core/io/file.h>
+#include <refrain/tests/support/catch.h>
+#include <refrain/tests/support/images.h>
+#include <refrain/tests/support/scratch_directory.h>
+#include <refrain/train/plan.h>
+#include <refrain/train/plan_report.h>
+#include <refrain/train/planned_data.h>
+#include <refrain/train/run.h>
+
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+using namespace refrain;
+using refrain::testing::ScratchDirectory;
+using refrain::testing::write_images;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+// 50 training and 20 test images in batches of 8: the last batch of both is short.
+Config vit_in(const ScratchDirectory& scratch) {
+  Config config;
+  config.patch_size = 4;
+  config.width = 16;
+  config.depth = 4;
+  config.num_heads = 2;
+  config.mlp_ratio = 2;
+  config.data_path = scratch / "data";
+  config.batch = 8;
+  config.epochs = 2;
+  config.lr = 0.01;
+  config.snapshot_every = 0;
+  return config;
+}
+
+Config gpt2_in(const ScratchDirectory& scratch) {
+  Config config = vit_in(scratch);
+  config.model = "gpt2";
+  config.data_format = "text";
+  config.data_path = scratch / "text";
+  config.context = 12;
+  return config;
+}
+
+void write_data(const ScratchDirectory& scratch) {
+  write_images(scratch);
+  std::string text;
+  for (int i = 0; i < 700; ++i) text += "the quick brown fox jumps over the lazy dog. "[(i * 7 + i / 45) % 45];
+  scratch.write("text", text);
+}
+
+using Composition = std::map<std::pair<std::string, MemoryKind>, std::int64_t>;
+Composition composition(const Ledger& ledger) {
+  Composition sums;
+  for (const PeakEntry& entry : ledger.entries_at_peak()) sums[{entry.module->text, entry.kind}] += entry.bytes;
+  return sums;
+}
+
+// Plans a training and runs it, on a device of its own.
+void check_plan(const ScratchDirectory& scratch, Config config) {
+  static int number = 0;
+  if (config.precision == "16-true") config.lr = config.eps = 1e-3;  // Adam's usual eps vanishes in f16
+  config.run_dir = scratch / ("run-" + std::to_string(number++));
+  INFO(config.model << ' ' << config.precision << ' ' << config.optimizer << " momentum " << config.momentum << ' ' << config.checkpoint << " accumulate "
+                    << config.accumulate << " batch " << config.batch << " eval_batch " << config.eval_batch << " clip " << config.clip_norm
+                    << " loss_scale " << config.loss_scale << " epochs " << config.epochs << " max_steps " << config.max_steps);
+  const Plan plan = plan_training(config);
+  const Device device = Device::new_cpu();
+  const RunResult result = run_training(config, {.device = device});
+  const Ledger run = device.ledger();
+  CHECK(plan.ledger.peak_bytes() == run.peak_bytes());
+  CHECK(plan.reserved_bytes == device.reserved_bytes());
+  CHECK(plan.ledger.kinds_at_peak() == run.kinds_at_peak());
+  CHECK(plan.ledger.peak_per_kind() == run.peak_per_kind());
+  CHECK(composition(plan.ledger) == composition(run));
+  const nlohmann::json summary = nlohmann::json::parse(read_text_file(fs::path(config.run_dir) / "summary.json"));
+  CHECK(plan.ledger.peak_bytes() == summary["peak_bytes"]["total"].get<std::int64_t>());
+  CHECK(plan.reserved_bytes == summary["reserved_peak_bytes"].get<std::int64_t>());
+  CHECK(plan.num_parameters == summary["num_parameters"].get<std::int64_t>());
+  CHECK(plan.steps == result.steps);
+  if (summary["skipped_steps"] != 0) return;  // windows that were run and not counted
+  CHECK(plan.run.total.flops == summary["flops"].get<double>());
+  CHECK(plan.replayed_share() == summary["replayed_flops_share"].get<double>());
+  CHECK(plan.config.run_dir == config.run_dir);
+}
+
+constexpr const char* kPrecisions[] = {"32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"};
+constexpr const char* kCheckpoints[] = {"none", "block", "nested", "selective"};
+
+// Every precision with every policy; optimizers, windows and clipping take turns, so that each meets each.
+void check_precisions_and_policies(const ScratchDirectory& scratch, const Config& base) {
+  int turn = 0;
+  for (const char* precision : kPrecisions) {
+    for (const char* checkpoint : kCheckpoints) {
+      Config config = base;
+      config.precision = precision;
+      config.checkpoint = checkpoint;
+      if (config.checkpoint == "selective") config.checkpoint_keep = {"attention"};
+      config.optimizer = turn % 3 == 0 ? "adamw" : "sgd";
+      config.momentum = turn % 3 == 1 ? 0.9 : 0;
+      config.accumulate = turn % 2 == 0 ? 3 : 1;
+      config.clip_norm = turn / 2 % 2 == 0 ? 0 : 1;
+      config.dropout = turn / 3 % 2 == 0 ? 0 : 0.1;
+      config.eval_batch = turn % 5 == 0 ? 13 : 0;
+      check_plan(scratch, config);
+      ++turn;
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("plan: peak and reserved bytes of a vision transformer are the run's in every precision and policy") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  check_precisions_and_policies(scratch, vit_in(scratch));
+}
+
+TEST_CASE("plan: peak and reserved bytes of a decoder are the run's in every precision and policy") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  check_precisions_and_policies(scratch, gpt2_in(scratch));
+}
+
+TEST_CASE("plan: every optimizer in every precision, with windows of one and of three") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  for (const char* precision : kPrecisions) {
+    for (const auto& [optimizer, momentum] : {std::pair("sgd", 0.0), std::pair("sgd", 0.9), std::pair("adamw", 0.0)}) {
+      for (const std::int64_t accumulate : {1, 3}) {
+        Config config = vit_in(scratch);
+        config.depth = 2;
+        config.epochs = 1;
+        config.precision = precision;
+        config.optimizer = optimizer;
+        config.momentum = momentum;
+        config.accumulate = accumulate;
+        check_plan(scratch, config);
+      }
+    }
+  }
+}
+
+TEST_CASE("plan: the whole product of models, precisions, policies, optimizers, windows, clipping and batches", "[.product]") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  for (const Config& base : {vit_in(scratch), gpt2_in(scratch)})
+    for (const char* precision : kPrecisions)
+      for (const char* checkpoint : kCheckpoints)
+        for (const auto& [optimizer, momentum] : {std::pair("sgd", 0.0), std::pair("sgd", 0.9), std::pair("adamw", 0.0)})
+          for (const std::int64_t accumulate : {1, 3})
+            for (const double clip_norm : {0.0, 1.0})
+              for (const std::int64_t batch : {3, 8}) {
+                Config config = base;
+                config.depth = 3;
+                config.epochs = 1;
+                config.precision = precision;
+                config.checkpoint = checkpoint;
+                if (config.checkpoint == "selective") config.checkpoint_keep = {"matmul", "linear"};
+                config.optimizer = optimizer;
+                config.momentum = momentum;
+                config.accumulate = accumulate;
+                config.clip_norm = clip_norm;
+                config.batch = batch;
+                config.eval_batch = batch == 3 ? 8 : 0;
+                check_plan(scratch, config);
+              }
+}
+
+TEST_CASE("plan: evaluations whose batches are larger or smaller than the training's, often or at the end") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  for (const std::int64_t eval_batch : {1, 3, 19, 20, 100}) {
+    for (const std::int64_t eval_every : {0, 1, 2}) {
+      Config config = vit_in(scratch);
+      config.checkpoint = "block";
+      config.epochs = 3;
+      config.eval_batch = eval_batch;
+      config.eval_every = eval_every;
+      check_plan(scratch, config);
+    }
+  }
+}
+
+TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and a number of steps that ends anywhere") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  for (const std::int64_t accumulate : {2, 5, 6, 7, 100}) {
+    for (const std::int64_t batch : {1, 4, 64}) {
+      Config config = gpt2_in(scratch);
+      config.depth = 2;
+      config.batch = batch;
+      config.accumulate = accumulate;
+      config.precision = batch == 4 ? "bf16-mixed" : "32-true";
+      check_plan(scratch, config);
+    }
+  }
+  for (const std::int64_t max_steps : {1, 2, 3, 7, 8}) {
+    Config config = vit_in(scratch);
+    config.accumulate = 3;
+    config.epochs = 0;
+    config.max_steps = max_steps;
+    check_plan(scratch, config);
+  }
+}
+
+TEST_CASE("plan: frozen parameters, loss scales, master copies, f32 state, rounding, certificates and random layers") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  Config frozen = vit_in(scratch);
+  frozen.freeze = {"embed.*", "blocks.0.*", "blocks.2.mlp.*"};
+  for (const char* checkpoint : kCheckpoints) {
+    frozen.checkpoint = checkpoint;
+    check_plan(scratch, frozen);
+  }
+  for (const char* loss_scale : {"off", "static", "dynamic"}) {
+    Config config = gpt2_in(scratch);
+    config.precision = "16-mixed";
+    config.checkpoint = "nested";
+    config.checkpoint_levels = 1;
+    config.loss_scale = loss_scale;
+    config.loss_scale_init = 1024;
+    config.loss_scale_interval = 2;
+    check_plan(scratch, config);
+  }
+  Config overflowing = vit_in(scratch);
+  overflowing.precision = "16-mixed";
+  overflowing.loss_scale_init = 0x1p24;
+  overflowing.loss_scale_max = 0x1p24;
+  overflowing.accumulate = 3;
+  check_plan(scratch, overflowing);
+  for (const bool master : {false, true}) {
+    Config config = vit_in(scratch);
+    config.precision = "bf16-true";
+    config.optimizer = "adam";
+    config.master_weights = master;
+    config.optimizer_state = "f32";
+    config.rounding = master ? "nearest" : "stochastic";
+    check_plan(scratch, config);
+  }
+  Config random = vit_in(scratch);
+  random.dropout = random.attention_dropout = random.stochastic_depth = 0.2;
+  random.label_smoothing = 0.1;
+  random.checkpoint = "block";
+  random.certify = true;
+  random.flip = true;
+  check_plan(scratch, random);
+}
+
+TEST_CASE("plan: a training that goes on in this thread keeps its bits, its ledger and its counts") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  const auto train = [&](const std::string& name, const RunHooks& hooks) {
+    Config config = vit_in(scratch);
+    config.dropout = 0.1;
+    config.stochastic_depth = 0.1;
+    config.accumulate = 2;
+    config.checkpoint = "block";
+    config.run_dir = scratch / name;
+    const Device device = Device::new_cpu();
+    run_training(config, {.device = device}, hooks);
+    const nlohmann::json summary = nlohmann::json::parse(read_text_file(scratch / name / "summary.json"));
+    return std::tuple(summary["test_loss"].get<double>(), summary["flops"].get<double>(), summary["replayed_flops_share"].get<double>(),
+                      device.peak_bytes(), device.reserved_bytes(), composition(device.ledger()),
+                      read_text_file(scratch / name / "snapshots/step-8/model.safetensors"));
+  };
+  const auto alone = train("alone", {});
+  Config other = gpt2_in(scratch);
+  other.precision = "bf16-mixed";
+  other.seed = 5;
+  other.memory_limit = {1};
+  const std::int64_t before = Device::cpu().peak_bytes();
+  const auto accompanied = train("accompanied", {.on_step = [&](const Progress&) { plan_training(other); }});
+  CHECK(alone == accompanied);
+  CHECK(Device::cpu().peak_bytes() == before);
+}
+
+TEST_CASE("plan: works without data, says what it assumed, and names the key of a size that nothing tells") {
+  Config config;
+  config.data_path = "/nonexistent/data";
+  CHECK_THROWS_WITH(plan_training(config), Contains("image_size"));
+  config.image_size = 28;
+  const Plan plan = plan_training(config);
+  CHECK(plan.num_train == 60000);
+  CHECK(plan.num_test == 10000);
+  CHECK(plan.config.channels == 1);
+  CHECK(plan.config.num_classes == 10);
+  CHECK(plan.steps == 938);
+  REQUIRE(plan.notes.size() == 2);
+  CHECK_THAT(plan.notes[0], Contains("/nonexistent/data"));
+  CHECK_THAT(plan.notes[1], Contains("60000") && Contains("10000"));
+  CHECK(plan_training(config, {.num_train = 128, .num_test = 1}).steps == 2);
+  config.device = "cuda";
+  CHECK_THROWS_AS(plan_training(config), InvalidArgument);
+
+  Config text;
+  text.model = "gpt2";
+  text.data_format = "text";
+  text.data_path = "/nonexistent/text";
+  CHECK(plan_training(text).steps == 938);
+  text.vocab = 100;
+  CHECK_THROWS_WITH(plan_training(text), Contains("vocab"));
+}
+
+TEST_CASE("planned data: sizes come from headers, and images unlike the configuration's count as absent") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  Config config = vit_in(scratch);
+  const PlannedData found = find_planned_data(config);
+  CHECK(found.is_found);
+  CHECK(found.notes.empty());
+  CHECK(found.train.size == 50);
+  CHECK(found.test.size == 20);
+  CHECK(found.train.input_shape == Shape{1, 8, 8});
+  CHECK(find_planned_data(config, 7).train.size == 7);
+
+  config.image_size = 224;
+  config.channels = 3;
+  const PlannedData unlike = find_planned_data(config);
+  CHECK(!unlike.is_found);
+  CHECK(unlike.train.input_shape == Shape{3, 224, 224});
+  REQUIRE(unlike.notes.size() == 2);
+  CHECK_THAT(unlike.notes[0], Contains("as configured"));
+
+  scratch.write("data/train-images-idx3-ubyte", "damaged");
+  CHECK_THAT(find_planned_data(config).notes.at(0), Contains("train-images-idx3-ubyte"));
+
+  Config cifar;
+  cifar.data_format = "cifar10";
+  cifar.data_path = scratch / "cifar";
+  CHECK(find_planned_data(cifar).train.input_shape == Shape{3, 32, 32});
+  for (int i = 1; i <= 5; ++i) scratch.write("cifar/data_batch_" + std::to_string(i) + ".bin", std::string(std::size_t(i * 3073), '\0'));
+  scratch.write("cifar/test_batch.bin", std::string(2 * 3073, '\0'));
+  CHECK(find_planned_data(cifar).train.size == 15);
+  CHECK(find_planned_data(cifar).test.size == 2);
+  CHECK(find_planned_data(gpt2_in(scratch)).train.size == (630 - 1) / 12);
+}
+
+TEST_CASE("plan: report and JSON carry the same numbers; the limit is compared with what is reserved") {
+  Config config;
+  config.data_path = "/nonexistent";
+  config.image_size = 28;
+  config.checkpoint = "block";
+  Plan plan = plan_training(config);
+  plan.config.memory_limit = {plan.reserved_bytes};
+  plan.rates = MachineRates{1e9, 1e9};
+  const nlohmann::json json = nlohmann::json::parse(plan_json(plan));
+  CHECK(json["peak_bytes"]["total"] == plan.ledger.peak_bytes());
+  CHECK(json["reserved_peak_bytes"] == plan.reserved_bytes);
+  CHECK(json["fits"] == true);
+  std::int64_t sum = 0;
+  for (const nlohmann::json& entry : json["peak_by_module"]) sum += entry["bytes"].get<std::int64_t>();
+  CHECK(sum == plan.ledger.peak_bytes());
+  CHECK(json["estimate"]["step_seconds"].get<double>() == (plan.step.total.flops + plan.step.total.bytes) / 1e9);
+  CHECK(plan.run_seconds() > 938 * plan.step_seconds() * 0.9);
+  const std::string text = plan_report(plan);
+  CHECK_THAT(text, Contains(std::to_string(plan.ledger.peak_bytes())) && Contains(std::to_string(plan.reserved_bytes)) && Contains("estimate") &&
+                       Contains("holds"));
+  plan.rates.reset();
+  plan.config.memory_limit = {plan.reserved_bytes - 1};
+  CHECK_THAT(plan_report(plan), !Contains("estimate") && Contains("too low"));
+  CHECK(!nlohmann::json::parse(plan_json(plan)).contains("estimate"));
+}

@@ -1,0 +1,202 @@
+#include <refrain/train/plan.h>
+
+#include <refrain/core/check.h>
+#include <refrain/train/planned_data.h>
+#include <refrain/train/program.h>
+#include <refrain/train/setup.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+
+namespace refrain {
+
+namespace {
+
+// Micro-batches of a window, and whole batches of an evaluation, that are run: the first, two between, and the last. Those
+// between that are left out find the arena as their neighbours left it, and leave it so.
+constexpr std::int64_t kMost = 4;
+
+// How an epoch of `samples` falls into whole windows and a shorter last one.
+struct Windows {
+  Windows(std::int64_t samples, std::int64_t batch, std::int64_t accumulate) {
+    const std::int64_t batches = (samples + batch - 1) / batch;
+    steps = (batches + accumulate - 1) / accumulate;
+    last_batches = batches - (steps - 1) * accumulate;
+    last_batch = samples - (batches - 1) * batch;
+    if (last_batches == accumulate && last_batch == batch) last_batches = 0;
+  }
+  bool has_last() const { return last_batches > 0; }
+  std::int64_t whole() const { return steps - (has_last() ? 1 : 0); }
+
+  std::int64_t steps = 0;
+  std::int64_t last_batches = 0, last_batch = 0;  // of the shorter window; none: 0
+};
+
+// Work of what f does; the meter is this thread's, which does nothing else.
+template <class F>
+Work work_of(F&& f) {
+  cost_meter() = {};
+  f();
+  return {cost_meter().total, cost_meter().replay};
+}
+
+Cost plus(const Cost& cost, double times, const Cost& more) { return {cost.flops + times * more.flops, cost.bytes + times * more.bytes}; }
+Work plus(const Work& work, double times, const Work& more) { return {plus(work.total, times, more.total), plus(work.replay, times, more.replay)}; }
+
+// Everything about memory that could make the same program take another course when it runs again.
+struct MemoryState {
+  explicit MemoryState(const Device& device) : reserved(device.reserved_bytes()), live(device.live_bytes()), count(device.live_count()), ledger(device.ledger()) {}
+  friend bool operator==(const MemoryState& a, const MemoryState& b) {
+    return a.reserved == b.reserved && a.live == b.live && a.count == b.count && a.ledger.peak_bytes() == b.ledger.peak_bytes() &&
+           a.ledger.peak_per_kind() == b.ledger.peak_per_kind();
+  }
+  std::int64_t reserved, live, count;
+  Ledger ledger;
+};
+
+enum class Part { window, last_window, evaluation };
+
+// The parts of the program, run in the order of a training. A part that has left memory as it found it will do so again
+// until another part changes something, and is not run again until then.
+class Rehearsal {
+ public:
+  Rehearsal(const Config& config, const PlannedData& data, const Windows& windows)
+      : windows_(windows), program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config, windows)),
+                                    samples(data.test, evaluated(config, data.test.size)), Device::plan()),
+        state_(program_.device) {}
+
+  // All steps and evaluations of a training of `total` steps.
+  void run(std::int64_t total) {
+    const std::int64_t eval_every = program_.config.eval_every;
+    for (std::int64_t epoch = 1, done = 0; done < total; ++epoch) {
+      const std::int64_t whole = std::min(windows_.whole(), total - done);
+      for (std::int64_t i = 0; i < whole && !is_settled(Part::window); ++i) run(Part::window);
+      done += whole;
+      if (windows_.has_last() && done < total) {
+        run(Part::last_window);
+        ++done;
+      }
+      if (done == total || eval_every == 0) {
+        if (is_training_settled()) break;
+        continue;
+      }
+      if (epoch % eval_every == 0) run(Part::evaluation);
+      if (!is_training_settled()) continue;
+      if (is_settled(Part::evaluation)) break;
+      // On to the next epoch with an evaluation.
+      const std::int64_t epochs = std::min((eval_every - 1 - epoch % eval_every), (total - done) / windows_.steps);
+      epoch += epochs;
+      done += epochs * windows_.steps;
+    }
+    run(Part::evaluation);
+  }
+
+  const Program& program() const { return program_; }
+
+  // Of a window as far as it is run here, and of an evaluation.
+  Work work(Part part) {
+    return work_of([&] { execute(part); });
+  }
+  // Of one whole batch in an evaluation.
+  Work evaluation_batch_work(const PlannedData& data) {
+    const std::int64_t batch = eval_batch(program_.config);
+    Loader loader(samples(data.test, batch), {.batch = batch, .shuffle = false, .num_slots = 2, .device = program_.device});
+    return work_of([&] { evaluate(*program_.model, loader, program_.loss); });
+  }
+
+ private:
+  static Config shortened(Config config) {
+    config.accumulate = std::min(config.accumulate, kMost);
+    return config;
+  }
+  static std::shared_ptr<const Samples> samples(PlannedSamples::Sizes sizes, std::int64_t size) {
+    sizes.size = size;
+    return std::make_shared<PlannedSamples>(sizes);
+  }
+  static std::int64_t window_samples(const Config& config) { return std::min(config.accumulate, kMost) * config.batch; }
+  static std::int64_t last_samples(const Config& config, const Windows& windows) {
+    return windows.has_last() ? (std::min(windows.last_batches, kMost) - 1) * config.batch + windows.last_batch : 0;
+  }
+  static std::int64_t eval_batch(const Config& config) { return config.eval_batch > 0 ? config.eval_batch : config.batch; }
+  static std::int64_t evaluated(const Config& config, std::int64_t num_test) {
+    const std::int64_t batch = eval_batch(config), whole = num_test / batch;
+    return std::min(whole, kMost) * batch + num_test % batch;
+  }
+
+  bool is_settled(Part part) const { return settled_at_[std::size_t(part)] == version_; }
+  bool is_training_settled() const { return is_settled(Part::window) && (!windows_.has_last() || is_settled(Part::last_window)); }
+
+  void execute(Part part) {
+    if (part == Part::evaluation) {
+      program_.evaluate();
+      return;
+    }
+    program_.loader->set_state({0, part == Part::window ? 0 : window_samples(program_.config)});
+    program_.trainer->step();
+  }
+
+  void run(Part part) {
+    if (is_settled(part)) return;
+    execute(part);
+    const MemoryState now(program_.device);
+    if (now == state_) settled_at_[std::size_t(part)] = version_;
+    else ++version_;
+    state_ = now;
+  }
+
+  Windows windows_;
+  Program program_;
+  MemoryState state_;
+  std::int64_t version_ = 0;
+  std::array<std::int64_t, 3> settled_at_{-1, -1, -1};
+};
+
+// Work of one micro-batch in the middle of a window of kMost: what it has more than a window without it.
+Work middle_work(Config config, const PlannedData& data, const Work& window) {
+  config.accumulate = kMost - 1;
+  Rehearsal shorter(config, data, Windows(config.accumulate * config.batch, config.batch, config.accumulate));
+  return plus(window, -1, shorter.work(Part::window));
+}
+
+Plan rehearse(const Config& config, const PlanOptions& options) {
+  const PlannedData data = find_planned_data(config, options.num_train, options.num_test);
+  const Windows windows(data.train.size, config.batch, config.accumulate);
+  Plan plan;
+  plan.num_train = data.train.size;
+  plan.num_test = data.test.size;
+  plan.notes = data.notes;
+  plan.steps_per_epoch = windows.steps;
+  plan.steps = total_steps(config, windows.steps);
+  plan.evaluations = 1 + (config.eval_every > 0 ? (plan.steps - 1) / windows.steps / config.eval_every : 0);
+
+  Rehearsal rehearsal(config, data, windows);
+  rehearsal.run(plan.steps);
+  const Program& program = rehearsal.program();
+  plan.ledger = program.device.ledger();
+  plan.reserved_bytes = program.device.reserved_bytes();
+  plan.num_parameters = program.model->num_parameters();
+  plan.config = program.config;
+  plan.config.accumulate = config.accumulate;
+
+  // From here on only work counts.
+  const Work window = rehearsal.work(Part::window), last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};
+  const Work middle = config.accumulate > kMost ? middle_work(config, data, window) : Work{};
+  const auto left_out = [](std::int64_t count) { return double(std::max<std::int64_t>(count - kMost, 0)); };
+  const Work whole_step = plus(window, left_out(config.accumulate), middle), last_step = plus(last, left_out(windows.last_batches), middle);
+  plan.step = windows.whole() > 0 ? whole_step : last_step;
+  const double num_last = windows.has_last() ? double(plan.steps / windows.steps) : 0;
+  plan.run = plus(plus({}, double(plan.steps) - num_last, whole_step), num_last, last_step);
+  plan.evaluation = plus(rehearsal.work(Part::evaluation), left_out(data.test.size / program.config.eval_batch), rehearsal.evaluation_batch_work(data));
+  return plan;
+}
+
+}  // namespace
+
+Plan plan_training(const Config& config, const PlanOptions& options) {
+  check(config.device != "cuda", "device: no CUDA device");
+  // A new thread has a context, random numbers, a tape and a cost meter of its own.
+  return std::async(std::launch::async, [&] { return rehearse(config, options); }).get();
+}
+
+}  // namespace refrain
