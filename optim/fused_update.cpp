@@ -29,8 +29,9 @@ void FusedUpdate::take(const Tensor& parameter) {
   const double square = sum.has_bytes() ? sum.item() : 0;
   squares_[std::size_t(index)] = square;
   if (!std::isfinite(square)) {
-    check<NonFinite>(!stops_at_non_finite_, "the gradient of parameter '", optimizer_.parameter_name(index),
-                     "' is not finite; parameters whose gradients came before it are updated already");
+    check<NonFinite>(!stops_at_non_finite_, "the gradient of parameter '", optimizer_.parameter_name(index), "' is not finite, completed by ",
+                     thread_context().op, " in module '", thread_context().module->text,
+                     "'; parameters whose gradients came before it are updated already");
     if (first_non_finite_ < 0) first_non_finite_ = index;
   }
   waiting_.push_back(index);

@@ -120,7 +120,8 @@ std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& m
 }
 
 TrainerOptions trainer_options(const Config& config) {
-  TrainerOptions options{.fused_update = config.update == "fused", .accumulate = config.accumulate, .clip_norm = config.clip_norm, .seed = std::uint64_t(config.seed)};
+  TrainerOptions options{.fused_update = config.update == "fused", .accumulate = config.accumulate, .clip_norm = config.clip_norm,
+                         .seed = std::uint64_t(config.seed)};
   options.loss_scale = {.mode = config.loss_scale == "dynamic"  ? ScalerMode::dynamic
                                 : config.loss_scale == "static" ? ScalerMode::fixed
                                                                 : ScalerMode::off,
