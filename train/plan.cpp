@@ -62,7 +62,7 @@ enum class Part { window, last_window, evaluation };
 class Rehearsal {
  public:
   Rehearsal(const Config& config, const PlannedData& data, const Windows& windows)
-      : windows_(windows), program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config, windows)),
+      : windows_(windows), program_(shortened(config), samples(data.train, window_samples(config, windows) + last_samples(config, windows)),
                                     samples(data.test, evaluated(config, data.test.size)), Device::plan()),
         state_(program_.device) {}
 
@@ -114,7 +114,10 @@ class Rehearsal {
     sizes.size = size;
     return std::make_shared<PlannedSamples>(sizes);
   }
-  static std::int64_t window_samples(const Config& config) { return std::min(config.accumulate, kMost) * config.batch; }
+  // Samples of the whole window, which comes first, and of the shorter one.
+  static std::int64_t window_samples(const Config& config, const Windows& windows) {
+    return windows.whole() > 0 ? std::min(config.accumulate, kMost) * config.batch : 0;
+  }
   static std::int64_t last_samples(const Config& config, const Windows& windows) {
     return windows.has_last() ? (std::min(windows.last_batches, kMost) - 1) * config.batch + windows.last_batch : 0;
   }
@@ -125,14 +128,16 @@ class Rehearsal {
   }
 
   bool is_settled(Part part) const { return settled_at_[std::size_t(part)] == version_; }
-  bool is_training_settled() const { return is_settled(Part::window) && (!windows_.has_last() || is_settled(Part::last_window)); }
+  bool is_training_settled() const {
+    return (windows_.whole() == 0 || is_settled(Part::window)) && (!windows_.has_last() || is_settled(Part::last_window));
+  }
 
   void execute(Part part) {
     if (part == Part::evaluation) {
       program_.evaluate();
       return;
     }
-    program_.loader->set_state({0, part == Part::window ? 0 : window_samples(program_.config)});
+    program_.loader->set_state({0, part == Part::window ? 0 : window_samples(program_.config, windows_)});
     program_.trainer->step();
   }
 
@@ -152,11 +157,13 @@ class Rehearsal {
   std::array<std::int64_t, 3> settled_at_{-1, -1, -1};
 };
 
-// Work of one micro-batch in the middle of a window of kMost: what it has more than a window without it.
-Work middle_work(Config config, const PlannedData& data, const Work& window) {
-  config.accumulate = kMost - 1;
-  Rehearsal shorter(config, data, Windows(config.accumulate * config.batch, config.batch, config.accumulate));
-  return plus(window, -1, shorter.work(Part::window));
+// Work of one whole micro-batch in the middle of a window: what a window of kMost has more than one without it.
+Work middle_work(Config config, const PlannedData& data) {
+  const auto window_work = [&](std::int64_t accumulate) {
+    config.accumulate = accumulate;
+    return Rehearsal(config, data, Windows(accumulate * config.batch, config.batch, accumulate)).work(Part::window);
+  };
+  return plus(window_work(kMost), -1, window_work(kMost - 1));
 }
 
 Plan rehearse(const Config& config, const PlanOptions& options) {
@@ -180,8 +187,10 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.config.accumulate = config.accumulate;
 
   // From here on only work counts.
-  const Work window = rehearsal.work(Part::window), last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};
-  const Work middle = config.accumulate > kMost ? middle_work(config, data, window) : Work{};
+  const Work window = windows.whole() > 0 ? rehearsal.work(Part::window) : Work{};
+  const Work last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};
+  const bool leaves_out = std::max(windows.whole() > 0 ? config.accumulate : 0, windows.last_batches) > kMost;
+  const Work middle = leaves_out ? middle_work(config, data) : Work{};
   const auto left_out = [](std::int64_t count) { return double(std::max<std::int64_t>(count - kMost, 0)); };
   const Work whole_step = plus(window, left_out(config.accumulate), middle), last_step = plus(last, left_out(windows.last_batches), middle);
   plan.step = windows.whole() > 0 ? whole_step : last_step;

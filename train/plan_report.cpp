@@ -55,6 +55,7 @@ std::string plan_report(const Plan& plan) {
   out += row("parameters", std::to_string(plan.num_parameters));
   out += row("precision", config.precision);
   out += row("optimizer", config.optimizer);
+  out += row("update", config.update);
   out += row("checkpoint", config.checkpoint);
   out += row("micro-batch, micro-batches a step", concat(config.batch, " x ", config.accumulate));
   out += row("samples to train on, to test on", concat(plan.num_train, ", ", plan.num_test));
@@ -84,6 +85,7 @@ std::string plan_json(const Plan& plan) {
   json["num_parameters"] = plan.num_parameters;
   json["precision"] = config.precision;
   json["optimizer"] = config.optimizer;
+  json["update"] = config.update;
   json["checkpoint"] = config.checkpoint;
   json["batch"] = config.batch;
   json["accumulate"] = config.accumulate;

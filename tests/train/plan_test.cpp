@@ -207,6 +207,30 @@ TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and 
   }
 }
 
+TEST_CASE("plan: updates inside backward, in windows of any length") {
+  const ScratchDirectory scratch;
+  write_data(scratch);
+  int turn = 0;
+  for (const Config& base : {vit_in(scratch), gpt2_in(scratch)}) {
+    for (const char* precision : {"32-true", "bf16-mixed", "bf16-true"}) {
+      for (const char* checkpoint : kCheckpoints) {
+        Config config = base;
+        config.update = "fused";
+        config.precision = precision;
+        config.checkpoint = checkpoint;
+        config.optimizer = turn % 2 == 0 ? "adamw" : "sgd";
+        config.accumulate = 1 + 2 * (turn % 3);
+        check_plan(scratch, config);
+        ++turn;
+      }
+    }
+  }
+  Config refused = vit_in(scratch);
+  refused.update = "fused";
+  refused.clip_norm = 1;
+  CHECK_THROWS_AS(plan_training(refused), InvalidArgument);
+}
+
 TEST_CASE("plan: frozen parameters, loss scales, master copies, f32 state, rounding, certificates and random layers") {
   const ScratchDirectory scratch;
   write_data(scratch);
@@ -276,6 +300,29 @@ TEST_CASE("plan: a training that goes on in this thread keeps its bits, its ledg
   const auto accompanied = train("accompanied", {.on_step = [&](const Progress&) { plan_training(other); }});
   CHECK(alone == accompanied);
   CHECK(Device::cpu().peak_bytes() == before);
+}
+
+TEST_CASE("plan: a training of a billion epochs is planned like one of ten") {
+  Config config;
+  config.data_path = "/nonexistent";
+  config.image_size = 28;
+  config.depth = 1;
+  config.epochs = 1'000'000'000;
+  for (const std::int64_t batch : {64, 60000, 100000}) {
+    for (const std::int64_t eval_every : {0, 1, 999'999'999}) {
+      config.batch = batch;
+      config.eval_batch = 100;
+      config.eval_every = eval_every;
+      const Plan plan = plan_training(config);
+      CHECK(plan.steps == 1'000'000'000 * plan.steps_per_epoch);
+      CHECK(plan.evaluations == (eval_every == 1 ? 1'000'000'000 : eval_every == 0 ? 1 : 2));
+      Config ten = config;
+      ten.epochs = 10;
+      const Plan shorter = plan_training(ten);
+      CHECK(plan.ledger.peak_bytes() == shorter.ledger.peak_bytes());
+      CHECK(plan.reserved_bytes == shorter.reserved_bytes);
+    }
+  }
 }
 
 TEST_CASE("plan: works without data, says what it assumed, and names the key of a size that nothing tells") {
