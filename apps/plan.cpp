@@ -1,7 +1,6 @@
 // `refrain plan`: what a training would take, without training.
 #include "command.h"
 
-#include <refrain/autograd/precision.h>
 #include <refrain/core/check.h>
 #include <refrain/core/parallel.h>
 #include <refrain/train/plan.h>
@@ -31,12 +30,6 @@ std::int64_t count_of(const std::string& flag, const std::string& text) {
   check(error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= std::int64_t{1} << 40, flag,
         ": expected a number of samples, got '", text, "'");
   return value;
-}
-
-// Rows of the linear layers' input: tokens of a micro-batch.
-std::int64_t num_tokens(const Config& config) {
-  const std::int64_t side = config.image_size / config.patch_size;
-  return config.batch * (config.model == "gpt2" ? config.context : side * side + 1);
 }
 
 }  // namespace
@@ -71,7 +64,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   if (config.threads > 0) set_num_threads(int(config.threads));
 
   Plan plan = plan_training(config, options);
-  plan.rates = measure_rates(compute_dtype(parse_precision(config.precision)), num_tokens(plan.config), config.width);
+  plan.rates = measure_rates(plan.config);
   std::cout << (is_json ? plan_json(plan) : plan_report(plan));
   return kDone;
 }

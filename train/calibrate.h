@@ -1,19 +1,18 @@
-// What this machine was just measured to do: the two rates that turn a kernel's Cost into a time.
+// What this machine was just measured to do: the two rates that turn Cost into a time.
 #pragma once
 
-#include <refrain/core/dtype.h>
-
-#include <cstdint>
+#include <refrain/train/config.h>
 
 namespace refrain {
 
 struct MachineRates {
-  double flops_per_second = 0;  // of a matrix product
+  double flops_per_second = 0;  // of a transformer block, forward and backward, beside the time its bytes take
   double bytes_per_second = 0;  // of a large copy, read and written
 };
 
-// Measures for about half a second on the calling thread's pool, in memory of its own. The product has operands of
-// `dtype` and the shape of a linear layer: [rows, width] times [width, 4 width], each size capped.
-MachineRates measure_rates(DType dtype, std::int64_t rows, std::int64_t width);
+// Measures for about half a second on the machine's pool, in memory of its own: a copy, and one block as the configuration
+// (resolved: image_size is set) has them, in its precision, with at most 512 channels and few samples. On a thread of its own,
+// so that nothing of the caller's changes.
+MachineRates measure_rates(const Config& config);
 
 }  // namespace refrain

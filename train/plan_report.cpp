@@ -70,7 +70,7 @@ std::string plan_report(const Plan& plan) {
                 row("all steps", scaled(plan.run.total.flops, "FLOP")), row("of it replayed", percent(plan.replayed_share())));
   if (plan.rates) {
     out += "\nTime, an estimate from the two rates just measured here\n\n";
-    out += row("matrix product", scaled(plan.rates->flops_per_second, "FLOP/s")) + row("copy", scaled(plan.rates->bytes_per_second, "B/s"));
+    out += row("a block's arithmetic", scaled(plan.rates->flops_per_second, "FLOP/s")) + row("copy", scaled(plan.rates->bytes_per_second, "B/s"));
     out += row("a step", duration(plan.step_seconds())) + row("samples a second", scaled(samples_a_second(plan), ""));
     out += row("the run, evaluations included", duration(plan.run_seconds()));
   }

@@ -386,6 +386,21 @@ TEST_CASE("planned data: sizes come from headers, and images unlike the configur
   CHECK(find_planned_data(gpt2_in(scratch)).train.size == (630 - 1) / 12);
 }
 
+TEST_CASE("plan: measuring the machine gives rates for every precision and leaves the caller's counts alone") {
+  Config config;
+  config.image_size = 28;
+  const double flops = cost_meter().total.flops;
+  const std::int64_t bytes = Device::cpu().peak_bytes();
+  for (const char* precision : {"32-true", "16-mixed", "bf16-true"}) {
+    config.precision = precision;
+    const MachineRates rates = measure_rates(config);
+    CHECK(rates.flops_per_second > 0);
+    CHECK(rates.bytes_per_second > 0);
+  }
+  CHECK(cost_meter().total.flops == flops);
+  CHECK(Device::cpu().peak_bytes() == bytes);
+}
+
 TEST_CASE("plan: report and JSON carry the same numbers; the limit is compared with what is reserved") {
   Config config;
   config.data_path = "/nonexistent";
