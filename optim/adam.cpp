@@ -14,7 +14,8 @@ void Adam::update(const Slot& slot, const Tensor& grad, double lr, double grad_s
   launch(AdamUpdate{.grad = grad, .lr = lr, .beta1 = options_.beta1, .beta2 = options_.beta2, .eps = options_.eps,
                     .weight_decay = slot.weight_decay, .grad_scale = grad_scale, .is_decoupled = is_decoupled_, .step = slot.num_steps,
                     .out = slot.parameter, .mean = slot.state[0], .square = slot.state[1],
-                    .master = slot.master, .num_lost = lost_counter(slot), .rounding = rounding_of(slot)});
+                    .master = slot.master, .num_lost = lost_counter(slot), .num_non_finite = non_finite_counter(slot),
+                    .rounding = rounding_of(slot)});
 }
 
 }  // namespace refrain

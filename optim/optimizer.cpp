@@ -1,7 +1,9 @@
 #include <refrain/autograd/tape.h>
+#include <refrain/core/view.h>
 #include <refrain/kernels/convert/convert.h>
 #include <refrain/optim/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -71,11 +73,21 @@ void Optimizer::step(double lr, double grad_scale) {
 }
 
 void Optimizer::begin_step(double lr, double grad_scale) {
-  check(std::isfinite(lr) && lr >= 0, "optimizer: lr must be finite and not negative, got ", lr);
-  check(std::isfinite(grad_scale), "optimizer: grad_scale must be finite, got ", grad_scale);
+  check(std::isfinite(float(lr)) && lr >= 0, "optimizer: lr must be finite and not negative, got ", lr);
+  check(std::isfinite(float(grad_scale)), "optimizer: grad_scale must be finite, got ", grad_scale);
   ++num_steps_;
   num_updated_elements_ = num_lost_updates_ = 0;
-  num_lost_ = Tensor();
+  first_non_finite_ = -1;
+  counters_ = Tensor();
+}
+
+Tensor Optimizer::lost_counter(const Slot& slot) const {
+  return is_16_bit(slot.parameter.dtype()) ? view::slice(counters_, 0, 0, 1) : Tensor();
+}
+
+Tensor Optimizer::non_finite_counter(const Slot& slot) const {
+  const std::int64_t index = &slot - slots_.data();
+  return view::slice(counters_, 0, 1 + index, 2 + index);
 }
 
 void Optimizer::update_parameter(std::int64_t index, double lr, double grad_scale) {
@@ -83,9 +95,9 @@ void Optimizer::update_parameter(std::int64_t index, double lr, double grad_scal
   const Tensor grad = grad_of(slot.parameter);
   check(grad.defined(), "optimizer: parameter '", slot.name, "' has no gradient");
   const PhaseScope phase(Phase::update);
-  if (is_16_bit(slot.parameter.dtype()) && !num_lost_.defined()) {
+  if (!counters_.defined()) {
     const KindScope kind(MemoryKind::workspace);
-    num_lost_ = zeros({1}, DType::i64, slot.parameter.device());
+    counters_ = zeros({1 + std::int64_t(slots_.size())}, DType::i64, slot.parameter.device());
   }
   if (slot.parameter.has_bytes()) num_updated_elements_ += slot.parameter.numel();
   const ModuleScope module(slot.parameter.storage()->tag().module);
@@ -95,8 +107,13 @@ void Optimizer::update_parameter(std::int64_t index, double lr, double grad_scal
 }
 
 void Optimizer::end_step() {
-  if (num_lost_.defined() && num_lost_.has_bytes()) num_lost_updates_ = *num_lost_.data<std::int64_t>();
-  num_lost_ = Tensor();
+  if (counters_.defined() && counters_.has_bytes()) {
+    const std::vector<std::int64_t> counts = counters_.to_vector<std::int64_t>();
+    num_lost_updates_ = counts[0];
+    const auto found = std::find_if(counts.begin() + 1, counts.end(), [](std::int64_t count) { return count > 0; });
+    if (found != counts.end()) first_non_finite_ = found - counts.begin() - 1;
+  }
+  counters_ = Tensor();
 }
 
 void Optimizer::zero_grad() {
@@ -144,6 +161,8 @@ void Optimizer::load_state(const OptimizerState& state) {
     for (const NamedTensor& own : state_tensors()) given.erase(own.name);
     fail("optimizer: state has unexpected '", given.begin()->first, "'");
   }
+  const OptimizerState own_state = state_dict();
+  for (const auto& entry : state.scalars) check(own_state.scalars.contains(entry.first), "optimizer: state has unexpected '", entry.first, "'");
   const std::int64_t num_steps = count_in(state, std::string(kNumSteps));
   std::vector<std::int64_t> slot_steps;
   for (const Slot& slot : slots_) slot_steps.push_back(state_names_.empty() ? 0 : count_in(state, steps_key(slot.name)));

@@ -25,7 +25,7 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   // Updates every parameter that has a gradient. `grad_scale` multiplies the gradients on their way in: the factor of
-  // clipping (clip_grad.h), or the inverse of a loss scale. Throws InvalidArgument unless both are finite and lr >= 0.
+  // clipping (clip_grad.h), or the inverse of a loss scale. Throws InvalidArgument unless both are finite in f32 and lr >= 0.
   void step(double lr, double grad_scale = 1);
 
   // The same in parts, for updates during backward (fused_update.h): begin_step(), update_parameter() for parameters()[index],
@@ -44,6 +44,8 @@ class Optimizer {
   // the master that must move. Both 0 on a plan device's parameters.
   std::int64_t num_updated_elements() const { return num_updated_elements_; }
   std::int64_t num_lost_updates() const { return num_lost_updates_; }
+  // Index of the first parameter that the last step left with an infinite or NaN value; -1 when there is none.
+  std::int64_t first_non_finite() const { return first_non_finite_; }
   std::vector<Tensor> parameters() const;
   // Name of parameters()[index].
   const std::string& parameter_name(std::int64_t index) const { return slots_.at(std::size_t(index)).name; }
@@ -77,7 +79,8 @@ class Optimizer {
 
   // For update(): how the running step rounds this parameter, and where lost updates are counted (undefined: they are not).
   UpdateRounding rounding_of(const Slot& slot) const { return {options_.rounding, update_key(options_.seed, num_steps_, slot.name)}; }
-  Tensor lost_counter(const Slot& slot) const { return is_16_bit(slot.parameter.dtype()) ? num_lost_ : Tensor(); }
+  Tensor lost_counter(const Slot& slot) const;
+  Tensor non_finite_counter(const Slot& slot) const;
 
  private:
   std::vector<NamedTensor> state_tensors() const;
@@ -86,7 +89,8 @@ class Optimizer {
   std::vector<std::string> state_names_;
   std::vector<Slot> slots_;
   std::int64_t num_steps_ = 0, num_updated_elements_ = 0, num_lost_updates_ = 0;
-  Tensor num_lost_;  // i64, one element, while a step runs
+  std::int64_t first_non_finite_ = -1;
+  Tensor counters_;  // i64 [1 + slots], while a step runs: lost updates, and values of each parameter that are not finite
 };
 
 }  // namespace refrain

@@ -13,7 +13,8 @@ Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options, const Up
 void Sgd::update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) {
   launch(SgdUpdate{.grad = grad, .lr = lr, .weight_decay = slot.weight_decay, .momentum = options_.momentum, .grad_scale = grad_scale,
                    .nesterov = options_.nesterov, .out = slot.parameter, .momentum_buffer = slot.state.empty() ? Tensor() : slot.state[0],
-                   .master = slot.master, .num_lost = lost_counter(slot), .rounding = rounding_of(slot)});
+                   .master = slot.master, .num_lost = lost_counter(slot), .num_non_finite = non_finite_counter(slot),
+                   .rounding = rounding_of(slot)});
 }
 
 }  // namespace refrain

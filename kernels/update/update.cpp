@@ -26,10 +26,13 @@ void check_parameter(const K& k) {
     check_dtype(K::name, "master", k.master, DType::f32);
     check_like_parameter(K::name, "master", k.master, k.out);
   }
-  if (k.num_lost.defined()) {
-    check_dtype(K::name, "num_lost", k.num_lost, DType::i64);
-    check(k.num_lost.numel() == 1, K::name, ": num_lost must have one element, got ", k.num_lost.shape());
-  }
+  const auto check_counter = [](std::string_view argument, const OptionalOut& counter) {
+    if (!counter.defined()) return;
+    check_dtype(K::name, argument, counter, DType::i64);
+    check(counter.numel() == 1, K::name, ": ", argument, " must have one element, got ", counter.shape());
+  };
+  check_counter("num_lost", k.num_lost);
+  check_counter("num_non_finite", k.num_non_finite);
   check(k.rounding.first_element >= 0, K::name, ": first_element must not be negative, got ", k.rounding.first_element);
 }
 

@@ -38,6 +38,7 @@ struct SgdUpdate {
   // i64, one element: to it is added how many elements had an update that is not zero and yet kept their value (that of
   // the master, where there is one). For 16-bit parameters only.
   OptionalOut num_lost = {};
+  OptionalOut num_non_finite = {};  // i64, one element: added to it is how many elements are infinite or NaN now
   UpdateRounding rounding = {};
 };
 void validate(const SgdUpdate& k);
@@ -48,7 +49,7 @@ void run(Cpu, const SgdUpdate& k);
 //   Adam: g += weight_decay · p;   AdamW: p *= 1 - lr · weight_decay
 //   m = beta1 · m + (1 - beta1) · g;  v = beta2 · v + (1 - beta2) · g²
 //   p -= lr / (1 - beta1^step) · m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
-// The step uses m and v before they are rounded for storage; betas' powers are f64, and eps is f32: 1e-8 is not 0.
+// The step uses m and v before they are rounded for storage (f16 state saturates at 65,504); betas' powers are f64, and eps is f32: 1e-8 is not 0.
 struct AdamUpdate {
   static constexpr std::string_view name = "adam_update";
   In grad;                      // the parameter's dtype, or f32 for a 16-bit parameter
@@ -58,7 +59,7 @@ struct AdamUpdate {
   Out out;                      // parameter, in place
   Out mean, square;             // m and v, in place, zeros before the first step; dtypes as SgdUpdate's momentum_buffer
   OptionalOut master = {};      // as in SgdUpdate
-  OptionalOut num_lost = {};    // as in SgdUpdate
+  OptionalOut num_lost = {}, num_non_finite = {};  // as in SgdUpdate
   UpdateRounding rounding = {};
 };
 void validate(const AdamUpdate& k);

@@ -95,9 +95,15 @@ struct Step<AdamUpdate, is_decoupled, T> {
 const OptionalOut& state_of(const SgdUpdate& k, int) { return k.momentum_buffer; }
 const Out& state_of(const AdamUpdate& k, int i) { return i == 0 ? k.mean : k.square; }
 
+template <class D>
+HWY_INLINE std::int64_t count_non_finite(D d, hn::Vec<D> v) {
+  return std::int64_t(hn::CountTrue(d, hn::Not(hn::IsFinite(v))));
+}
+
 // Everything in T.
 template <bool variant, class T, class K>
 void update_plain(const K& k) {
+  std::atomic<std::int64_t> num_non_finite = 0;  // a sum of integers: the same in any order
   parallel_for(k.out.numel(), kPiece, [&](std::int64_t begin, std::int64_t end) {
     using S = Step<K, variant, T>;
     const S step(k);
@@ -106,6 +112,7 @@ void update_plain(const K& k) {
     T* parameter = k.out.template data<T>() + begin;
     T* states[2] = {};
     for (int s = 0; s < S::num_states; ++s) states[s] = state_of(k, s).template data<T>() + begin;
+    std::int64_t non_finite = 0;
     for_vectors<2>(d, end - begin, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
       auto p = lanes.load(d, parameter + i);
       hn::Vec<hn::ScalableTag<T>> state[2], change;
@@ -113,8 +120,11 @@ void update_plain(const K& k) {
       step(p, lanes.load(d, grad + i), state, change);
       for (int s = 0; s < S::num_states; ++s) lanes.store(state[s], d, states[s] + i);
       lanes.store(p, d, parameter + i);
+      non_finite += count_non_finite(d, lanes.keep(d, p));
     });
+    num_non_finite += non_finite;
   });
+  if (k.num_non_finite.has_bytes()) *k.num_non_finite.template data<std::int64_t>() += num_non_finite;
 }
 
 // A tensor of S or f32 that is read and written as f32 vectors.
@@ -131,6 +141,15 @@ struct Operand {
   HWY_INLINE hn::Vec<D> load(D d, std::int64_t i, L lanes) const {
     return is_wide ? lanes.load(d, wide() + i) : lanes.load(d, half() + i);
   }
+  // A finite value that f16 would make infinite, as its largest number. (bf16 reaches as far as f32.)
+  template <class D>
+  HWY_INLINE hn::Vec<D> saturated(D d, hn::Vec<D> v) const {
+    if constexpr (std::is_same_v<S, f16>) {
+      const auto most = hn::Set(d, 65504.0f);
+      if (!is_wide) return hn::IfThenElse(hn::IsFinite(v), hn::Min(hn::Max(v, hn::Neg(most)), most), v);
+    }
+    return v;
+  }
   // `random`: null to round to nearest, else the words of the elements, of which 16 bits from `shift` on are used.
   template <int shift, class D, class L>
   HWY_INLINE void store(hn::Vec<D> v, D d, std::int64_t i, L lanes, const std::uint32_t* random) const {
@@ -145,7 +164,7 @@ constexpr std::int64_t kTile = 512;  // elements whose random words are drawn to
 // Parameters of S.
 template <bool variant, class S, class K>
 void update_half(const K& k) {
-  std::atomic<std::int64_t> num_lost = 0;  // a sum of integers: the same in any order
+  std::atomic<std::int64_t> num_lost = 0, num_non_finite = 0;
   RandomKey state_key = k.rounding.key;
   ++state_key.call;
   const simd::RandomWords parameter_words(k.rounding.key), state_words(state_key);
@@ -162,7 +181,7 @@ void update_half(const K& k) {
     const Operand<S> grad(k.grad.dtype(), k.grad.address()), parameter(k.out.dtype(), k.out.address());
     const Operand<S> source = has_master ? Operand<S>(DType::f32, k.master.address()) : parameter;
     const Operand<S> states[2] = {Operand<S>(state_of(k, 0).dtype(), state_of(k, 0).address()), Operand<S>(state_of(k, 1).dtype(), state_of(k, 1).address())};
-    std::int64_t lost = 0;
+    std::int64_t lost = 0, non_finite = 0;
     for (std::int64_t tile = begin; tile < end; tile += kTile) {
       const std::int64_t n = std::min(kTile, end - tile);
       const std::uint64_t element = std::uint64_t(k.rounding.first_element + tile);
@@ -175,18 +194,23 @@ void update_half(const K& k) {
         for (int s = 0; s < Arithmetic::num_states; ++s) state[s] = states[s].load(d, at, lanes);
         step(p, grad.load(d, at, lanes), state, change);
         const std::uint32_t* state_random = draws_state ? words[1] + i : nullptr;
+        for (int s = 0; s < Arithmetic::num_states; ++s) state[s] = states[s].saturated(d, state[s]);
         if constexpr (Arithmetic::num_states > 0) states[0].template store<0>(state[0], d, at, lanes, state_random);
         if constexpr (Arithmetic::num_states > 1) states[1].template store<16>(state[1], d, at, lanes, state_random);
         parameter.template store<0>(p, d, at, lanes, draws_parameter ? words[0] + i : nullptr);
+        const V stored = parameter.load(d, at, lanes);
         if (has_master) lanes.store(p, d, source.wide() + at);
-        else p = parameter.load(d, at, lanes);
+        else p = stored;
         const auto is_lost = hn::And(hn::Ne(lanes.keep(d, change), hn::Zero(d)), hn::Eq(p, old));
         lost += std::int64_t(hn::CountTrue(d, is_lost));
+        non_finite += count_non_finite(d, lanes.keep(d, stored));
       });
     }
     num_lost += lost;
+    num_non_finite += non_finite;
   });
   if (k.num_lost.has_bytes()) *k.num_lost.template data<std::int64_t>() += num_lost;
+  if (k.num_non_finite.has_bytes()) *k.num_non_finite.template data<std::int64_t>() += num_non_finite;
 }
 
 template <bool variant, class K>

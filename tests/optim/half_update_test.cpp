@@ -1,9 +1,11 @@
 // Optimizers over parameters of 16 bits: masters, rounding, lost updates, state.
 #include <refrain/autograd/tape.h>
+#include <refrain/core/view.h>
 #include <refrain/kernels/convert/convert.h>
 #include <refrain/optim/all.h>
 #include <refrain/tests/support/values.h>
 
+#include <cmath>
 #include <memory>
 
 using namespace refrain;
@@ -116,7 +118,7 @@ TEST_CASE("state of 16-bit parameters: bytes are those of the chosen dtype, mast
           const std::int64_t before = device.live_bytes();
           optimizer.step(1e-3);
           CHECK(device.live_bytes() == before);
-          CHECK(device.peak_bytes() <= before + (is_half ? 8 : 0));  // the counter of lost updates
+          CHECK(device.peak_bytes() <= before + 2 * 8);  // counters: lost updates, values that are not finite
         }
       }
     }
@@ -195,4 +197,34 @@ TEST_CASE("masters: a parameter changed from outside counts after reset_masters"
   CHECK(x.to_vector<double>() == std::vector<double>(2, 0.5));
   CHECK(wide.num_updated_elements() == 2);
   CHECK(wide.num_lost_updates() == 0);
+}
+
+
+TEST_CASE("adam: the square of a large finite gradient saturates in f16 state instead of freezing its weight for ever") {
+  for (const Rounding rounding : {Rounding::nearest, Rounding::stochastic}) {
+    const Tensor w = leaf({2}, 1, DType::f16);
+    Adam optimizer({{.parameters = {w}, .names = {"w"}}}, {}, {.rounding = rounding});
+    set_grad(w, full({2}, 10000, DType::f16));  // 0.001 · 1e8 is beyond 65,504
+    optimizer.step(1e-3);
+    CHECK(of(optimizer.state_dict(), "w.square").to_vector<double>() == std::vector<double>(2, 65504.0));
+    CHECK(optimizer.first_non_finite() == -1);
+  }
+}
+
+TEST_CASE("optimizers say which parameter a step left infinite or NaN, in any dtype") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const std::int64_t size : {1, 7, 1000, 40000}) {
+      const Tensor a = leaf({size}, 1, dtype), b = leaf({size}, 1, dtype);
+      Sgd optimizer({{.parameters = {a, b}, .names = {"a", "b"}}});
+      set_grad(a, full({size}, 1, dtype));
+      set_grad(b, full({size}, 1, dtype));
+      optimizer.step(0.5);
+      CHECK(optimizer.first_non_finite() == -1);
+      fill_values(view::slice(b, 0, size - 1, size), INFINITY);
+      optimizer.step(0.5);
+      CHECK(optimizer.first_non_finite() == 1);
+      optimizer.step(0.5, 0);
+      CHECK(optimizer.first_non_finite() == 1);
+    }
+  }
 }
