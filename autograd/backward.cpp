@@ -117,15 +117,21 @@ class Backward {
 
   void deliver(const std::shared_ptr<ValueSlot>& slot, Tensor grad) {
     if (slot->is_leaf()) {
-      if (grad.defined()) accumulate_leaf(slot->grad, std::move(grad));
-      if (watch_ != nullptr) watch_->look("sum of gradients", {&slot->grad, 1}, "gradient of a leaf", {}, "");
+      if (grad.defined()) {
+        const Tensor part = watch_ != nullptr ? grad : Tensor();
+        accumulate_leaf(slot->grad, std::move(grad));
+        look_at_sum(slot->grad, part);
+      }
       if (--slot->num_pending == 0) announce(*slot);
       return;
     }
     Record::Output& out = slot->record->outputs[std::size_t(slot->output)];
     out.is_reached = true;
-    if (grad.defined()) accumulate(out.grad, std::move(grad));
-    if (watch_ != nullptr) watch_->look("sum of gradients", {&out.grad, 1}, "gradient", {}, "");
+    if (grad.defined()) {
+      const Tensor part = watch_ != nullptr ? grad : Tensor();
+      accumulate(out.grad, std::move(grad));
+      look_at_sum(out.grad, part);
+    }
     agenda_.add(slot->record);
   }
 
@@ -161,6 +167,13 @@ class Backward {
     }
     clear(*record);
     if (!options_.retain && !record->is_released) record->release();
+  }
+
+  // The parts before `part` were looked at when they came; a sum that was not finite before is not born here.
+  void look_at_sum(const Tensor& sum, const Tensor& part) {
+    if (watch_ == nullptr) return;
+    const Tensor* parts[] = {&part};
+    watch_->look("sum of gradients", {&sum, 1}, "gradient", parts, "last part");
   }
 
   void look(const Record& record, std::vector<Tensor> read, const std::vector<Tensor>& input_grads) const {

@@ -45,16 +45,21 @@ FiniteWatch::~FiniteWatch() { detail::autograd_state().watch = outer_; }
 
 void FiniteWatch::look(std::string_view op, std::span<const Tensor> results, std::string_view result_name,
                        std::span<const Tensor* const> inputs, std::string_view input_name) {
-  if (finding_) return;
+  if (born_) return;
   const ContextScope<bool> runs_kernels(&ThreadContext::skip_kernels, false);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (!has_values(results[i])) continue;
     const ValueSummary result = summary_of(results[i], results.size() > 1 ? concat(result_name, ' ', i) : std::string(result_name));
     if (result.num_non_finite == 0) continue;
-    finding_ = {std::string(op), thread_context().module->text, thread_context().phase, result, {}};
+    NonFiniteFinding finding{std::string(op), thread_context().module->text, thread_context().phase, result, {}};
+    bool is_born = true;
     for (std::size_t k = 0; k < inputs.size(); ++k) {
-      if (has_values(*inputs[k])) finding_->inputs.push_back(summary_of(*inputs[k], concat(input_name, ' ', k)));
+      if (!has_values(*inputs[k])) continue;
+      finding.inputs.push_back(summary_of(*inputs[k], concat(input_name, ' ', k)));
+      is_born = is_born && finding.inputs.back().num_non_finite == 0;
     }
+    if (is_born) born_ = finding;
+    else if (!reached_) reached_ = finding;
     return;
   }
 }

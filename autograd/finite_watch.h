@@ -39,7 +39,7 @@ struct NonFiniteFinding {
 // `linear in module 'blocks.3.mlp.fc1', forward: output f16 [8, 4] has 2 values that are not finite; input 0 …`
 std::string to_text(const NonFiniteFinding& finding);
 
-// Watches the ops and the backward passes of the calling thread while it lives, or until it has found one. Tensors without
+// Watches the ops and the backward passes of the calling thread while it lives, or until it has found what it looks for. Tensors without
 // bytes are passed over.
 class FiniteWatch {
  public:
@@ -48,14 +48,16 @@ class FiniteWatch {
   FiniteWatch(const FiniteWatch&) = delete;
   FiniteWatch& operator=(const FiniteWatch&) = delete;
 
-  const std::optional<NonFiniteFinding>& finding() const { return finding_; }
+  // The first result that was not finite though all that went into it was; else, where infinities or NaNs came from
+  // outside, the first result they reached. Masks of −∞ are thereby passed over.
+  const std::optional<NonFiniteFinding>& finding() const { return born_ ? born_ : reached_; }
 
   // For the engine: results that `op` has just made from the inputs.
   void look(std::string_view op, std::span<const Tensor> results, std::string_view result_name, std::span<const Tensor* const> inputs,
             std::string_view input_name);
 
  private:
-  std::optional<NonFiniteFinding> finding_;
+  std::optional<NonFiniteFinding> born_, reached_;
   FiniteWatch* outer_;
 };
 

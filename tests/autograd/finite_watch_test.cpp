@@ -2,6 +2,7 @@
 #include <refrain/tests/support/catch.h>
 
 #include <cmath>
+#include <limits>
 
 using namespace refrain;
 
@@ -60,6 +61,24 @@ TEST_CASE("finite watch: a sum of finite gradients that overflows is found") {
   backward(sum(x * 3e38 + x * 3e38));
   REQUIRE(watch.finding());
   CHECK(watch.finding()->op == "sum of gradients");
+}
+
+TEST_CASE("finite watch: masks of -inf are passed over, infinities from outside are told by the first op that read them") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const Tensor x = leaf({1, 2, 3}), mask = from_values<float>(std::vector<float>{0, 0, -infinity}, {3});
+  {
+    FiniteWatch watch;
+    const Tensor p = softmax(x + mask, 0);
+    CHECK(watch.finding()->op == "add");  // all there is so far
+    p * 3e38 * 3e38;
+    CHECK(watch.finding()->op == "mul");
+    CHECK(watch.finding()->inputs[0].num_non_finite == 0);
+  }
+  FiniteWatch watch;
+  neg(relu(mask * -1.0));
+  REQUIRE(watch.finding());
+  CHECK(watch.finding()->op == "mul");
+  CHECK(watch.finding()->inputs[0].num_non_finite == 1);
 }
 
 TEST_CASE("finite watch: finite steps leave no finding, and a watch ends with its scope") {
