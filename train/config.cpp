@@ -369,11 +369,9 @@ void check_config(const Config& config) {
         ", got ", config.data_format);
   check(config.checkpoint_keep.empty() || config.checkpoint == "selective", "checkpoint_keep: needs checkpoint = \"selective\", got \"",
         config.checkpoint, "\"");
-  const bool has_16_bit_parameters = config.precision == "16-true" || config.precision == "bf16-true";
-  check(has_16_bit_parameters || config.rounding != "stochastic", "rounding: stochastic is for 16-bit parameters, precision is ", config.precision);
-  check(has_16_bit_parameters || !config.master_weights, "master_weights: parameters are f32 already in precision ", config.precision);
-  check(config.loss_scale_min <= config.loss_scale_init && config.loss_scale_init <= config.loss_scale_max, "loss_scale_init: expected between ",
-        config.loss_scale_min, " and ", config.loss_scale_max, ", got ", config.loss_scale_init);
+  const bool has_bounds = config.loss_scale != "static" && config.loss_scale != "off";
+  check(!has_bounds || (config.loss_scale_min <= config.loss_scale_init && config.loss_scale_init <= config.loss_scale_max),
+        "loss_scale_init: expected between ", config.loss_scale_min, " and ", config.loss_scale_max, ", got ", config.loss_scale_init);
   if (config.update == "fused") {
     constexpr const char* kReason = ": needs all gradients before the first update, which update = \"fused\" does not keep";
     check(config.clip_norm == 0, "clip_norm", kReason);

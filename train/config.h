@@ -48,7 +48,7 @@ struct Config {
   double lr_floor = 0;
   std::vector<std::string> freeze;
 
-  // precision; "auto" is replaced by what the mode calls for when a run starts
+  // precision; "auto" means what the mode calls for (setup.h)
   std::string precision = "32-true";
   std::string rounding = "auto";
   bool master_weights = false;

@@ -72,7 +72,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
   section("precision");
   f(Key{.name = "precision", .meaning = "what values are kept in and products run in", .choices = "32-true|16-mixed|bf16-mixed|16-true|bf16-true"},
     c.precision);
-  f(Key{.name = "rounding", .meaning = "of updates of 16-bit parameters; auto: stochastic without master_weights", .choices = "auto|nearest|stochastic"},
+  f(Key{.name = "rounding", .meaning = "of updates of 16-bit parameters, without a meaning for others; auto: stochastic without master_weights", .choices = "auto|nearest|stochastic"},
     c.rounding);
   f(Key{"master_weights", "an f32 copy of every 16-bit parameter, which updates go to"}, c.master_weights);
   f(Key{.name = "optimizer_state", .meaning = "dtype of moments and momentum: as the parameter, or f32", .choices = "parameter|f32"}, c.optimizer_state);

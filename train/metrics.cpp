@@ -27,6 +27,7 @@ constexpr std::string_view kColumns[] = {"epoch", "loss", "accuracy", "lr", "gra
                                          "test_loss", "test_accuracy"};
 
 std::string number_text(double value) {
+  if (std::isnan(value)) return "nan";
   char buffer[40];
   return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }

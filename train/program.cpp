@@ -9,7 +9,6 @@ Program::Program(const Config& given, std::shared_ptr<const Samples> train_sampl
                  const Device& on_device)
     : config(given), device(on_device) {
   adapt_to_data(config, *train_samples);
-  adapt_to_precision(config);
   model = build_model(config, device);
   loss = build_loss(config, model);
   optimizer = build_optimizer(config, *model);

@@ -63,13 +63,23 @@ struct Run : Program {
     const TrainerState state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed));
     loader->set_state(state.loader);
     trainer->set_num_steps(state.step);
-    trainer->scaler().load_state(state.scaler);
+    load_scaler(state.scaler);
     default_generator().set_position(state.generator_position);
     train_seconds = state.train_seconds;
     flops = state.flops;
     replayed_flops = state.replayed_flops;
     saved_step = state.step;
     note(hooks, concat("resumed from ", search.latest->string(), " after step ", state.step));
+  }
+
+  // The snapshot's loss scale, as far as the configuration's bounds let it.
+  void load_scaler(std::map<std::string, double> state) {
+    GradScaler& scaler = trainer->scaler();
+    const GradScalerOptions& bounds = scaler.options();
+    const double saved = state["scale"];
+    state["scale"] = bounds.mode == ScalerMode::dynamic ? std::clamp(saved, bounds.min_scale, bounds.max_scale) : scaler.scale();
+    if (state["scale"] != saved) note(hooks, concat("loss scale ", state["scale"], " instead of the snapshot's ", saved));
+    scaler.load_state(state);
   }
 
   void save() {
@@ -234,7 +244,12 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
       if (run.config.eval_every > 0 && epochs_done % run.config.eval_every == 0) last_evaluation = run.evaluate_now(metrics);
       continue;
     }
-    if (!step->is_applied) continue;
+    const auto is_stopped = [&] { return hooks.should_stop && hooks.should_stop(); };
+    if (!step->is_applied) {
+      if (!is_stopped()) continue;
+      run.save();  // where the newest snapshot is of this step, a resume skips the same windows again
+      return run.result(false, {});
+    }
     last_evaluation.reset();
     const std::int64_t done = run.trainer->num_steps();
     const Progress progress = run.progress(*step);
@@ -242,7 +257,7 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
       metrics.write(done, metrics_row(progress, *step));
     if (hooks.on_step) hooks.on_step(progress);
     if (run.config.snapshot_every > 0 && done % run.config.snapshot_every == 0) run.save();
-    if (done < run.total && hooks.should_stop && hooks.should_stop()) {
+    if (done < run.total && is_stopped()) {
       run.save();
       return run.result(false, {});
     }

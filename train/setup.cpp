@@ -20,6 +20,20 @@ void fill_in(std::int64_t& field, std::int64_t from_data) {
   if (field == 0) field = from_data;
 }
 
+// What "auto" means in this precision.
+std::string chosen(const std::string& word, std::string_view automatic) { return word == "auto" ? std::string(automatic) : word; }
+
+std::string rounding_of(const Config& config) {
+  const bool is_narrow = is_16_bit(parameter_dtype(parse_precision(config.precision)));
+  return chosen(config.rounding, is_narrow && !config.master_weights ? "stochastic" : "nearest");
+}
+
+std::string loss_scale_of(const Config& config) { return chosen(config.loss_scale, config.precision == "16-mixed" ? "dynamic" : "off"); }
+
+std::string non_finite_of(const Config& config) {
+  return chosen(config.non_finite, is_mixed(parse_precision(config.precision)) && config.update != "fused" ? "skip" : "stop");
+}
+
 }  // namespace
 
 std::shared_ptr<const Samples> load_samples(const Config& config, Split split) {
@@ -49,16 +63,6 @@ void adapt_to_data(Config& config, const Samples& samples) {
         Shape{config.channels, config.image_size, config.image_size});
   check(config.num_classes >= samples.num_classes(), "num_classes: the data has ", samples.num_classes(), ", got ", config.num_classes);
   check(config.image_size % config.patch_size == 0, "patch_size: expected a divisor of image_size = ", config.image_size, ", got ", config.patch_size);
-}
-
-void adapt_to_precision(Config& config) {
-  const Precision precision = parse_precision(config.precision);
-  const auto choose = [](std::string& field, std::string_view word) {
-    if (field == "auto") field = word;
-  };
-  choose(config.rounding, is_16_bit(parameter_dtype(precision)) && !config.master_weights ? "stochastic" : "nearest");
-  choose(config.loss_scale, precision == Precision::f16_mixed ? "dynamic" : "off");
-  choose(config.non_finite, is_mixed(precision) && config.update != "fused" ? "skip" : "stop");
 }
 
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {
@@ -110,7 +114,7 @@ LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model)
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model) {
   std::vector<ParameterGroup> groups = make_groups(model.named_parameters(), config.weight_decay);
   const AdamOptions adam{.beta1 = config.betas[0], .beta2 = config.betas[1], .eps = config.eps};
-  const UpdateOptions update{.rounding = config.rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest,
+  const UpdateOptions update{.rounding = rounding_of(config) == "stochastic" ? Rounding::stochastic : Rounding::nearest,
                              .state = config.optimizer_state == "f32" ? StateDType::f32 : StateDType::same_as_parameter,
                              .master = config.master_weights,
                              .seed = std::uint64_t(config.seed)};
@@ -122,18 +126,19 @@ std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& m
 TrainerOptions trainer_options(const Config& config) {
   TrainerOptions options{.fused_update = config.update == "fused", .accumulate = config.accumulate, .clip_norm = config.clip_norm,
                          .seed = std::uint64_t(config.seed)};
-  options.loss_scale = {.mode = config.loss_scale == "dynamic"  ? ScalerMode::dynamic
-                                : config.loss_scale == "static" ? ScalerMode::fixed
-                                                                : ScalerMode::off,
+  const std::string loss_scale = loss_scale_of(config), non_finite = non_finite_of(config);
+  options.loss_scale = {.mode = loss_scale == "dynamic"  ? ScalerMode::dynamic
+                                : loss_scale == "static" ? ScalerMode::fixed
+                                                         : ScalerMode::off,
                         .init_scale = config.loss_scale_init,
                         .growth = config.loss_scale_growth,
                         .backoff = config.loss_scale_backoff,
                         .growth_interval = config.loss_scale_interval,
                         .min_scale = config.loss_scale_min,
                         .max_scale = config.loss_scale_max};
-  options.non_finite = config.non_finite == "skip"     ? NonFinitePolicy::skip
-                       : config.non_finite == "report" ? NonFinitePolicy::report
-                                                       : NonFinitePolicy::stop;
+  options.non_finite = non_finite == "skip"     ? NonFinitePolicy::skip
+                       : non_finite == "report" ? NonFinitePolicy::report
+                                                : NonFinitePolicy::stop;
   return options;
 }
 

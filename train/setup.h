@@ -15,9 +15,6 @@ std::shared_ptr<const Samples> load_samples(const Config& config, Split split);
 // InvalidArgument where the two contradict each other.
 void adapt_to_data(Config& config, const Samples& samples);
 
-// Replaces "auto" in rounding, loss_scale and non_finite by what the precision calls for.
-void adapt_to_precision(Config& config);
-
 // The model with its initial values, parameters frozen as the configuration says.
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device = Device::cpu());
 
@@ -25,6 +22,7 @@ std::shared_ptr<ChainModel> build_model(const Config& config, const Device& devi
 // evaluations compare.
 LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model);
 
+// "auto" in rounding, loss_scale and non_finite means what the precision calls for; a run's config.toml keeps the word.
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model);
 
 TrainerOptions trainer_options(const Config& config);

@@ -40,8 +40,8 @@ void check_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tens
   for (const SafetensorsFile::Entry& entry : file.entries())
     if (!expected.contains(entry.name)) add("'", entry.name, "' is unexpected");
   check<DataError>(problems.empty(), file.path().string(), ": ", problems);
-  check<DataError>(num_others == 0, file.path().string(), ": ", other_precision, num_others > 1 ? concat(" (and ", num_others - 1, " more)") : "",
-                   ": a run goes on only in the precision it was made with; weights alone can be loaded into another");
+  check(num_others == 0, file.path().string(), ": ", other_precision, num_others > 1 ? concat(" (and ", num_others - 1, " more)") : "",
+                   ": a run goes on only with the dtypes it was made with; weights alone can be loaded into others");
 }
 
 // Every tensor of a file that was checked into the tensor of its name.

@@ -16,6 +16,7 @@ constexpr int kMaxSkips = 20;
 
 // Shortest text that is this very number.
 std::string exactly(double value) {
+  if (std::isnan(value)) return "nan";
   char buffer[40];
   return {buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr};
 }
@@ -85,7 +86,8 @@ void Trainer::handle_non_finite(const LoaderState& start, const Loader::Upcoming
   const auto stop = [&](const std::string& reason) {
     const std::string first = first_non_finite(start, window);
     optimizer_.zero_grad();
-    loader_.set_state(start);
+    loader_.set_state(skips_ ? skips_->loader : start);
+    if (skips_) scaler_ = skips_->scaler;
     fail<NonFinite>(what, reason, "; first: ", first);
   };
   const bool can_back_off = scaler_.options().mode == ScalerMode::dynamic && scaler_.scale() > scaler_.options().min_scale;
@@ -95,6 +97,7 @@ void Trainer::handle_non_finite(const LoaderState& start, const Loader::Upcoming
     result.note = concat(what, "; first: ", first_non_finite(start, window));
     return;
   }
+  if (!skips_) skips_ = Skips{start, scaler_};
   scaler_.update(false);
   if (scaler_.num_skipped_in_a_row_at_lowest_scale() >= kMaxSkips)
     stop(concat(", the ", kMaxSkips, "th skip in a row at loss scale ", exactly(result.loss_scale)));
@@ -122,12 +125,13 @@ std::optional<StepResult> Trainer::step() {
   const GradScaler::Unscaled gradients = scaler_.check(parameters_);
   result.grad_norm = gradients.grad_norm;
   if (!std::isfinite(result.loss)) {
-    handle_non_finite(start, window, result, concat("the loss of step ", num_steps_ + 1, " is ", result.loss));
+    handle_non_finite(start, window, result, concat("the loss of step ", num_steps_ + 1, " is ", exactly(result.loss)));
   } else if (!gradients.is_finite) {
     handle_non_finite(start, window, result, concat("step ", num_steps_ + 1, ": the gradient of parameter '",
                                                     optimizer_.parameter_name(gradients.first_non_finite), "' is not finite"));
   } else {
     scaler_.update(true);
+    skips_.reset();
   }
   if (!result.is_applied) return result;
   const bool clips = options_.clip_norm > 0 && std::isfinite(result.grad_norm);
@@ -146,7 +150,7 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
     fail<NonFinite>("step ", num_steps_ + 1, ": ", error.what());
   }
   if (!std::isfinite(result.loss)) {
-    const std::string what = concat("the loss of step ", num_steps_ + 1, " is ", result.loss);
+    const std::string what = concat("the loss of step ", num_steps_ + 1, " is ", exactly(result.loss));
     if (stops) handle_non_finite(start, window, result, what);  // throws; no update has begun
     result.note = what;
   } else if (fused.first_non_finite() >= 0) {
@@ -158,6 +162,12 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
 
 void Trainer::finish_step(StepResult& result) {
   optimizer_.zero_grad();
+  if (const std::int64_t index = optimizer_.first_non_finite(); index >= 0) {
+    const std::string what = concat("the update of step ", num_steps_ + 1, " made parameter '", optimizer_.parameter_name(index),
+                                    "' infinite or NaN, with finite gradients of norm ", exactly(result.grad_norm), " and lr ", exactly(result.lr));
+    check<NonFinite>(options_.non_finite == NonFinitePolicy::report, what);
+    if (result.note.empty()) result.note = what;
+  }
   if (optimizer_.num_updated_elements() > 0)
     result.lost_updates_share = double(optimizer_.num_lost_updates()) / double(optimizer_.num_updated_elements());
   ++num_steps_;

@@ -59,7 +59,8 @@ class Trainer {
 
   // One optimizer step on the next window; nothing at the end of an epoch (the call after that begins the next).
   // Every target of the window has the same weight, however the window is cut into micro-batches. Throws NonFinite as
-  // the policy says, before parameters change and with the loader back at the window's start.
+  // the policy says, before parameters change, with loader and loss scale back where the window (or the skips before it)
+  // began; and, unless the policy is `report`, after an update that made a parameter infinite or NaN.
   std::optional<StepResult> step();
 
   std::int64_t num_steps() const { return num_steps_; }
@@ -86,6 +87,12 @@ class Trainer {
   TrainerOptions options_;
   std::vector<Tensor> parameters_;
   GradScaler scaler_;
+  // Where the skips in a row that are going on began: a stop goes back there.
+  struct Skips {
+    LoaderState loader;
+    GradScaler scaler;
+  };
+  std::optional<Skips> skips_;
   std::int64_t num_steps_ = 0;
 };
 

@@ -151,8 +151,7 @@ TEST_CASE("command: precision words that contradict each other are refused") {
   write_config(scratch);
   for (const auto& [flags, text] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--precision", "fp16"}, "bf16-mixed"},
-           {{"--rounding", "stochastic"}, "16-bit parameters"},
-           {{"--master-weights", "--precision", "bf16-mixed"}, "f32 already"},
+           {{"--rounding", "random"}, "stochastic"},
            {{"--loss-scale-init", "1e10"}, "loss_scale_init"},
            {{"--non-finite", "ignore"}, "stop"}}) {
     std::vector<std::string> arguments{"train", "small.toml"};
@@ -203,8 +202,38 @@ TEST_CASE("command: f16 that overflows ends with code 5, names op, module and ra
   const Outcome resumed = refrain_command(scratch, {"train", "--resume", "run", "--lr", "1e-3", "--epochs", "1"});
   CHECK_THAT(resumed.out, Contains("resumed from"));
   const Outcome other = refrain_command(scratch, {"train", "--resume", "run", "--precision", "bf16-true"});
-  CHECK(other.code == 3);
+  CHECK(other.code == 2);
   CHECK_THAT(other.err, Contains("f16") && Contains("bf16"));
+  // Weights alone can be tested in any precision, and "auto" follows the word.
+  CHECK_THAT(refrain_command(scratch, {"evaluate", "run", "--precision", "32-true"}).out, Contains("test accuracy"));
+  CHECK_THAT(read_text_file(scratch / "run/config.toml"), Contains("rounding = \"auto\""));
+}
+
+TEST_CASE("command: an update that overflows f16 ends with code 5, names the parameter, and saves no such weights") {
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  const Outcome stopped = refrain_command(scratch, {"train", "small.toml", "--precision", "16-true", "--lr", "1e6", "--schedule", "constant",
+                                                    "--clip-norm", "0", "--max-steps", "1", "--run-dir", "run"});
+  INFO(stopped.out << stopped.err);
+  CHECK(stopped.code == 5);
+  CHECK_THAT(stopped.err, Contains("the update of step 1 made parameter '") && Contains("lr 1e+06") && Contains("hint"));
+  CHECK_FALSE(std::filesystem::exists(scratch / "run/snapshots"));
+}
+
+TEST_CASE("command: steps that are skipped without end can be interrupted, and the run resumed with another loss scale") {
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  Process process(scratch, {"train", "small.toml", "--precision", "16-mixed", "--loss-scale-init", "1e20", "--loss-scale-max", "1e20",
+                            "--loss-scale-backoff", "0.999999", "--run-dir", "run"});
+  process.wait_for("skipped");
+  process.signal(SIGTERM);
+  const Outcome run = process.wait();
+  INFO(run.out << run.err);
+  CHECK(run.code == 75);
+  const Outcome resumed = refrain_command(scratch, {"train", "--resume", "run", "--loss-scale", "static", "--loss-scale-init", "1024"});
+  INFO(resumed.out << resumed.err);
+  CHECK(resumed.code == 0);
+  CHECK_THAT(resumed.out, Contains("loss scale 1024 instead of the snapshot's"));
 }
 
 TEST_CASE("command: a loss scale that overflows is halved, told and counted, and the run goes on") {

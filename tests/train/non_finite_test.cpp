@@ -134,6 +134,39 @@ TEST_CASE("trainer: skipping halves a dynamic scale to its lowest, then counts t
   CHECK(skips == 2 + 19);
 }
 
+TEST_CASE("trainer: a stop after skips goes back to where they began, loss scale and loader too") {
+  TrainerOptions options = scaled();
+  options.loss_scale.min_scale = 16384;
+  std::vector<float> gradients(30, kNan);
+  gradients[0] = 1;
+  const auto t = toy(gradients, options);
+  const auto run_on = [&] {
+    for (int i = 0; i < 25; ++i) t->trainer.step();
+  };
+  CHECK_THROWS_AS(run_on(), NonFinite);
+  CHECK(t->trainer.scaler().scale() == 65536);
+  CHECK(t->trainer.scaler().num_skipped() == 0);
+  CHECK(t->loader.state().position == 1);
+}
+
+TEST_CASE("trainer: an update that makes a parameter infinite stops, whatever the policy but report") {
+  for (const NonFinitePolicy policy : {NonFinitePolicy::stop, NonFinitePolicy::skip, NonFinitePolicy::report}) {
+    for (const bool is_fused : {false, true}) {
+      if (is_fused && policy == NonFinitePolicy::skip) continue;
+      TrainerOptions options;
+      options.non_finite = policy;
+      options.fused_update = is_fused;
+      const auto t = toy({1e30f}, options, Schedule::constant(1e20));
+      if (policy == NonFinitePolicy::report) {
+        CHECK(t->trainer.step()->note.find("the update of step 1 made parameter 'w' infinite or NaN") == 0);
+      } else {
+        CHECK_THROWS_WITH(t->trainer.step(), Catch::Contains("the update of step 1 made parameter 'w' infinite or NaN, with finite gradients"));
+        CHECK(t->trainer.num_steps() == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("trainer: report names the op and applies the update all the same") {
   TrainerOptions options;
   options.non_finite = NonFinitePolicy::report;
