@@ -8,7 +8,7 @@ namespace refrain {
 FusedUpdate::FusedUpdate(Optimizer& optimizer, double lr, double grad_scale, bool stops_at_non_finite)
     : optimizer_(optimizer), lr_(lr), grad_scale_(grad_scale), stops_at_non_finite_(stops_at_non_finite), parameters_(optimizer.parameters()),
       squares_(parameters_.size(), 0) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) index_of_.emplace(parameters_[i].storage().get(), std::int64_t(i));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) index_of_.emplace(parameters_[i].autograd_slot().get(), std::int64_t(i));
 }
 
 BackwardOptions FusedUpdate::options() {
@@ -23,7 +23,7 @@ BackwardOptions FusedUpdate::options() {
 }
 
 void FusedUpdate::take(const Tensor& parameter) {
-  const std::int64_t index = index_of_.at(parameter.storage().get());
+  const std::int64_t index = index_of_.at(parameter.autograd_slot().get());
   const PhaseScope phase(Phase::update);
   const Tensor sum = squared_norm(grad_of(parameter));
   const double square = sum.has_bytes() ? sum.item() : 0;

@@ -45,7 +45,7 @@ class FusedUpdate {
   bool stops_at_non_finite_;
   std::vector<Tensor> parameters_;
   std::vector<double> squares_;
-  std::unordered_map<const Storage*, std::int64_t> index_of_;
+  std::unordered_map<const AutogradSlot*, std::int64_t> index_of_;  // parameters may share a storage, never a slot
   std::vector<std::int64_t> waiting_;  // their gradients are final, in that order
   std::int64_t first_non_finite_ = -1;
 };

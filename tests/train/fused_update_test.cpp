@@ -2,6 +2,7 @@
 #include <refrain/autograd/precision.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
+#include <refrain/core/view.h>
 #include <refrain/models/gpt2.h>
 #include <refrain/models/vit.h>
 #include <refrain/optim/all.h>
@@ -118,6 +119,28 @@ TEST_CASE("fused update: a weight that several stages read waits for all of them
   // GPT-2's token weight is read by the head first and by the embedding last; its gradient is final at the very end.
   const Setting setting{false, "sgd", Precision::f32_true, CheckpointKind::none, 1};
   CHECK(train(setting, true) == train(setting, false));
+}
+
+TEST_CASE("fused update: parameters that are views of one buffer are told apart") {
+  const auto train = [](bool is_fused) {
+    const Tensor buffer = zeros({5}, DType::f32);
+    const Tensor a = view::slice(buffer, 0, 0, 2), b = view::slice(buffer, 0, 2, 5);
+    set_requires_grad(a);
+    set_requires_grad(b);
+    Sgd optimizer({{.parameters = {a, b}, .names = {"a", "b"}}});
+    const Tensor loss = sum(a * 2.0) + sum(b * 3.0);
+    if (is_fused) {
+      FusedUpdate update(optimizer, 1);
+      backward(loss, update.options());
+      update.finish();
+    } else {
+      backward(loss);
+      optimizer.step(1);
+    }
+    return buffer.to_vector<float>();
+  };
+  CHECK(train(true) == std::vector<float>{-2, -2, -3, -3, -3});
+  CHECK(train(true) == train(false));
 }
 
 TEST_CASE("fused update: what needs all gradients first is refused with the reason") {
