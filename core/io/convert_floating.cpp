@@ -1,28 +1,16 @@
 #include <refrain/core/io/convert_floating.h>
+#include <refrain/core/rounding.h>
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 namespace refrain {
 
 namespace {
 
-// Rounds to float with an odd last bit where that is inexact, so that the second rounding, to 11 bits or fewer, gives what
-// one rounding would have (Boldo, Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
-float round_to_odd(double value) {
-  const float nearest = float(value);
-  if (double(nearest) == value || std::isnan(value) || std::isinf(nearest)) return nearest;
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(nearest);
-  if (bits & 1u) return nearest;
-  bits += std::abs(double(nearest)) < std::abs(value) ? 1u : ~0u;
-  return std::bit_cast<float>(bits);
-}
-
 template <class To, class From>
 To converted(From value) {
   if constexpr (is_half<From>) return converted<To>(float(value));
-  else if constexpr (is_half<To> && std::is_same_v<From, double>) return To(round_to_odd(value));
+  else if constexpr (std::is_same_v<From, double>) return rounded<To>(value);
   else return To(value);
 }
 

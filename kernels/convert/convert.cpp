@@ -1,9 +1,9 @@
 // Conversion between element types on the CPU.
+#include <refrain/core/rounding.h>
 #include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/common/strided_copy.h>
 #include <refrain/kernels/convert/chunk.h>
 #include <refrain/kernels/convert/convert.h>
-#include <refrain/kernels/convert/round.h>
 
 #include <cmath>
 #include <cstring>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/core/parallel.h>
+#include <refrain/core/rounding.h>
 #include <refrain/kernels/common/simd.h>
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace refrain {
 
-// to[i] = from[i] as To, to nearest (f64 to a 16-bit type through f32).
+// to[i] = from[i] as To, rounded once, to nearest.
 template <class From, class To>
 void convert_stretch(const From* from, std::int64_t n, To* to) {
   if constexpr (std::is_same_v<From, To>) {
@@ -17,7 +18,7 @@ void convert_stretch(const From* from, std::int64_t n, To* to) {
   } else if constexpr (std::is_same_v<From, double> || std::is_same_v<To, double>) {
     for (std::int64_t i = 0; i < n; ++i) {
       if constexpr (is_half<From>) to[i] = To(float(from[i]));
-      else if constexpr (is_half<To>) to[i] = To(float(from[i]));
+      else if constexpr (std::is_same_v<From, double>) to[i] = rounded<To>(from[i]);
       else to[i] = To(from[i]);
     }
   } else {

@@ -1,7 +1,7 @@
 // Sums on the CPU.
+#include <refrain/core/rounding.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd.h>
-#include <refrain/kernels/convert/round.h>
 #include <refrain/kernels/reduce/reduce.h>
 #include <refrain/kernels/reduce/sum_plan.h>
 
