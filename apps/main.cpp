@@ -74,7 +74,10 @@ int run_and_report(const std::vector<std::string>& arguments) {
   } catch (const std::bad_alloc& error) {
     return report(error, "the system has no memory left; try a smaller --batch", kOutOfMemory);
   } catch (const NonFinite& error) {
-    return report(error, "try a lower --lr, a longer --warmup-epochs, --clip-norm 1 or --precision bf16-true in a new run (f16 ends at 65504); snapshots hold weights from before, --resume continues from the newest", kNonFinite);
+    return report(error,
+                  "try a lower --lr, a longer --warmup-epochs, --clip-norm 1 or --precision bf16-true in a new run (f16 ends at 65504); "
+                  "snapshots hold weights from before, --resume continues from the newest",
+                  kNonFinite);
   } catch (const StorageError& error) {
     return report(error, "older snapshots are whole; make room and continue with refrain train --resume RUN_DIR", kStorage);
   } catch (const std::exception& error) {

@@ -1,7 +1,7 @@
-// Tiling of gemm(). The builtin and the AMX kernel give every element of C the same bits in any tile. oneDNN's and Eigen's
-// sums per row do not depend on which rows share a call as long as a call has 24, 48 … 192 rows (from 193 on oneDNN
-// blocks k differently; an incomplete block of rows takes other kernels). So their tiles hold at most 192 rows, and the
-// rows left over by 24 are computed as part of a block of 24 that is put aside.
+// Tiling of gemm(). The builtin kernel gives every element of C the same bits in any tile. oneDNN's and Eigen's sums per
+// row do not depend on which rows share a call as long as a call has 24, 48 … 192 rows (from 193 on oneDNN blocks k
+// differently; an incomplete block of rows takes other kernels). So tiles hold at most 192 rows, and the rows left over by
+// 24 are computed as part of a block of 24 that is put aside.
 #include <refrain/kernels/matmul/gemm.h>
 
 #include <refrain/core/check.h>
