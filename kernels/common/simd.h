@@ -131,6 +131,12 @@ HWY_INLINE void map(const X* x, O* out, std::int64_t n, F&& f) {
   if (i < n) store_first(f(d, load_first(d, x + i, std::size_t(n - i))), d, out + i, std::size_t(n - i));
 }
 
+// out[i] = x[i], widened, or rounded to nearest. f64 goes with f64 alone.
+template <class X, class O>
+HWY_INLINE void copy(const X* x, O* out, std::int64_t n) {
+  map(x, out, n, [](auto, auto v) HWY_ATTR { return v; });
+}
+
 // out[i] = f(d, a[i], b[i]). out may be a or b.
 template <class A, class B, class O, class F>
 HWY_INLINE void map(const A* a, const B* b, O* out, std::int64_t n, F&& f) {

@@ -8,8 +8,6 @@ namespace refrain {
 
 namespace {
 
-constexpr auto kAsItIs = [](auto, auto v) { return v; };
-
 // Calls f with a value of the operand's type, one of those that arithmetic in T serves.
 template <class T, class F>
 decltype(auto) dispatch_storage(DType dtype, F&& f) {
@@ -41,7 +39,7 @@ const T* read_chunk(DType dtype, const std::byte* first, std::int64_t step, std:
       if (step != 1) {
         for (std::int64_t i = 0; i < n; ++i) packed[i] = from[i * step];
       }
-      simd::map(step == 1 ? from : packed, buffer, n, kAsItIs);
+      simd::copy(step == 1 ? from : packed, buffer, n);
     }
     return buffer;
   });
@@ -52,12 +50,12 @@ void write_chunk(const T* x, std::int64_t n, DType dtype, std::byte* first, std:
   dispatch_storage<T>(dtype, [&](auto zero) {
     using S = decltype(zero);
     S* to = reinterpret_cast<S*>(first);
-    if (step == 1) return simd::map(x, to, n, kAsItIs);
+    if (step == 1) return simd::copy(x, to, n);
     if constexpr (std::is_same_v<S, T>) {
       for (std::int64_t i = 0; i < n; ++i) to[i * step] = x[i];
     } else {
       S packed[kChunk];
-      simd::map(x, packed, n, kAsItIs);
+      simd::copy(x, packed, n);
       for (std::int64_t i = 0; i < n; ++i) to[i * step] = packed[i];
     }
   });

@@ -49,7 +49,7 @@ inline constexpr bool is_f32_or_half = is_half<T> || std::is_same_v<T, float>;
 template <class To, class From>
 void convert_run(const From* from, std::int64_t from_step, To* to, std::int64_t to_step, std::int64_t n) {
   if constexpr (is_f32_or_half<To> && is_f32_or_half<From> && !std::is_same_v<To, From>) {
-    if (from_step == 1 && to_step == 1) return simd::map(from, to, n, [](auto, auto v) HWY_ATTR { return v; });
+    if (from_step == 1 && to_step == 1) return simd::copy(from, to, n);
     HWY_ALIGN float buffer[kChunk];
     for (std::int64_t i = 0; i < n; i += kChunk) {
       const std::int64_t count = std::min(kChunk, n - i);

@@ -89,7 +89,6 @@ void backward_by_index(const EmbeddingBackward& k) {
   for (std::int64_t i = 0; i < count; ++i) order[i] = i;
   std::sort(order, order + count, [=](std::int64_t a, std::int64_t b) { return indices[a] != indices[b] ? indices[a] < indices[b] : a < b; });
   constexpr auto sum = [](auto, auto a, auto b) { return simd::hn::Add(a, b); };
-  constexpr auto as_it_is = [](auto, auto v) { return v; };
   parallel_for(width, columns_per_piece(count, width), [=](std::int64_t piece_begin, std::int64_t piece_end) {
     HWY_ALIGN float row[kColumnsPerPiece];
     for (std::int64_t begin = piece_begin; begin < piece_end; begin += kColumnsPerPiece) {
@@ -98,7 +97,7 @@ void backward_by_index(const EmbeddingBackward& k) {
         const std::int64_t index = indices[order[i]];
         std::fill_n(row, n, 0.0f);
         for (; i < count && indices[order[i]] == index; ++i) simd::map(row, grad_out + order[i] * width + begin, row, n, sum);
-        if (index != padding_idx) simd::map(row, grad_weight + index * width + begin, n, as_it_is);
+        if (index != padding_idx) simd::copy(row, grad_weight + index * width + begin, n);
       }
     }
   });

@@ -168,7 +168,7 @@ std::int64_t index_of_largest(const S* x, std::int64_t n) {
     std::int64_t at = 0;
     for (std::int64_t begin = 0; begin < n; begin += kChunk) {
       const std::int64_t count = std::min(kChunk, n - begin);
-      simd::map(x + begin, buffer, count, [](auto, auto v) { return v; });
+      simd::copy(x + begin, buffer, count);
       for (std::int64_t i = 0; i < count; ++i) {
         if (best < buffer[i]) best = buffer[i], at = begin + i;
       }

@@ -174,7 +174,7 @@ std::int64_t pack_rows(const S* from, std::int64_t ld, std::int64_t k, std::int6
 template <class S>
 std::int64_t widen_rows(const S* from, std::int64_t ld, std::int64_t k, std::int64_t rows, float* to) {
   constexpr std::int64_t step = kMaxDepth + 16;  // rows that meet in a micro tile lie in different sets of the cache
-  for (std::int64_t i = 0; i < rows; ++i) simd::map(from + i * ld, to + i * step, k, [](auto, auto v) HWY_ATTR { return v; });
+  for (std::int64_t i = 0; i < rows; ++i) simd::copy(from + i * ld, to + i * step, k);
   return step;
 }
 

@@ -22,7 +22,7 @@ GemmOperand<float> widened(const GemmOperand<S>& x, std::int64_t row, std::int64
   const S* from = element(x, row, col);
   const std::int64_t lines = x.transposed ? cols : rows, width = x.transposed ? rows : cols;
   for (std::int64_t i = 0; i < lines; ++i) {
-    simd::map(from + i * x.ld, to.data() + i * width, width, [](auto, auto v) HWY_ATTR { return v; });
+    simd::copy(from + i * x.ld, to.data() + i * width, width);
   }
   return {to.data(), width, x.transposed};
 }
@@ -32,7 +32,7 @@ template <class S>
 const float* widened(const GemmBias<S>& bias, Range range, float* buffer) {
   if (bias.wide()) return bias.wide() + range.begin;
   if (!bias.narrow()) return nullptr;
-  simd::map(bias.narrow() + range.begin, buffer, range.size(), [](auto, auto v) HWY_ATTR { return v; });
+  simd::copy(bias.narrow() + range.begin, buffer, range.size());
   return buffer;
 }
 
