@@ -20,67 +20,111 @@ std::string_view name_of(CheckpointKind kind) {
     case CheckpointKind::block: return "block";
     case CheckpointKind::nested: return "nested";
     case CheckpointKind::selective: return "selective";
+    case CheckpointKind::custom: return "custom";
   }
   return "?";
 }
 
 namespace {
 
-// A contiguous part of a chain. Regions hold copies of it, so it outlives the call.
-struct Segment {
-  std::shared_ptr<const std::vector<std::shared_ptr<Stage>>> stages;
-  SideInputs side;
-  CheckpointOptions options;
-  std::size_t begin, end;
-};
-
-Tensor run_stage(const Segment& segment, std::size_t index, const Tensor& hidden) {
-  Stage& stage = *(*segment.stages)[index];
-  StageScope stage_scope{std::uint32_t(index)};
-  ModuleScope module_scope(stage.name());
-  return stage.forward(hidden, segment.side);
-}
-
-// All stages are blocks here. Level 0 runs them; every level above splits into regions.
-Tensor run_nested(const Segment& segment, int levels, Tensor hidden) {
-  const std::size_t count = segment.end - segment.begin;
-  if (levels == 0) {
-    for (std::size_t i = segment.begin; i < segment.end; ++i) hidden = run_stage(segment, i, hidden);
-    return hidden;
-  }
+// All stages of begin … end are blocks. Level 0 are the stages themselves; every level above splits into regions.
+std::vector<ChainPart> split(std::size_t begin, std::size_t end, int levels) {
+  std::vector<ChainPart> parts;
+  if (levels == 0) return parts;
   // With l levels of n blocks left each region takes n^((l-1)/l) of them, so that all levels hold equally many.
+  const std::size_t count = end - begin;
   const double share = std::pow(double(count), double(levels - 1) / double(levels));
   const std::size_t length = std::clamp<std::size_t>(std::size_t(std::ceil(share - 1e-9)), 1, count);
-  for (std::size_t begin = segment.begin; begin < segment.end; begin += length) {
-    Segment part = segment;
-    part.begin = begin;
-    part.end = std::min(begin + length, segment.end);
+  for (std::size_t first = begin; first < end; first += length) {
+    const std::size_t last = std::min(first + length, end);
     // A region around one block is the innermost one.
-    const int inner = part.end - part.begin == 1 ? 0 : levels - 1;
-    hidden = checkpoint(segment.options, [part, inner](const Tensor& h) { return run_nested(part, inner, h); }, hidden);
+    parts.push_back({first, last, true, {}, split(first, last, last - first == 1 ? 0 : levels - 1)});
+  }
+  return parts;
+}
+
+// Whether the parts cover begin … end once, in order, with blocks alone in regions and keep-lists where they work.
+void check_parts(std::span<const ChainPart> parts, std::size_t begin, std::size_t end, bool is_in_region, std::span<const std::shared_ptr<Stage>> stages) {
+  std::size_t next = begin;
+  for (const ChainPart& part : parts) {
+    check(part.begin == next && part.end > part.begin && part.end <= end, "checkpoint parts: expected one that begins at stage ", next,
+          " and ends by ", end, ", got ", part.begin, " to ", part.end);
+    const bool is_region = is_in_region || part.is_region;
+    for (std::size_t i = part.begin; i < part.end; ++i)
+      check(!is_region || stages[i]->is_block(), "checkpoint parts: stage '", stages[i]->name(), "' is no block and cannot be in a region");
+    check(part.keep.empty() || (part.is_region && part.parts.empty()), "checkpoint parts: stages ", part.begin, " to ", part.end,
+          " name ops to keep, which is for regions without inner parts");
+    if (!part.parts.empty()) check_parts(part.parts, part.begin, part.end, is_region, stages);
+    next = part.end;
+  }
+  check(next == end, "checkpoint parts: stages from ", next, " to ", end, " are in none");
+}
+
+// What a chain runs by. Regions hold it, so it outlives the call.
+struct ChainRun {
+  std::vector<std::shared_ptr<Stage>> stages;
+  std::vector<ChainPart> parts;
+  SideInputs side;
+  bool certify;
+};
+
+Tensor run_parts(const std::shared_ptr<const ChainRun>& run, std::span<const ChainPart> parts, Tensor hidden);
+
+// What is in a part, as a region or not.
+Tensor run_inside(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden) {
+  if (!part.parts.empty()) return run_parts(run, part.parts, std::move(hidden));
+  for (std::size_t i = part.begin; i < part.end; ++i) {
+    Stage& stage = *run->stages[i];
+    StageScope stage_scope{std::uint32_t(i)};
+    ModuleScope module_scope(stage.name());
+    hidden = stage.forward(hidden, run->side);
+  }
+  return hidden;
+}
+
+Tensor run_parts(const std::shared_ptr<const ChainRun>& run, std::span<const ChainPart> parts, Tensor hidden) {
+  for (const ChainPart& part : parts) {
+    if (!part.is_region) {
+      hidden = run_inside(run, part, std::move(hidden));
+      continue;
+    }
+    hidden = checkpoint({part.keep, run->certify}, [run, &part](const Tensor& h) { return run_inside(run, part, h); }, hidden);
   }
   return hidden;
 }
 
 }  // namespace
 
-Tensor run_chain(const std::vector<std::shared_ptr<Stage>>& stages, Tensor hidden, const SideInputs& side, const CheckpointPolicy& policy) {
+std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const std::shared_ptr<Stage>> stages) {
+  if (policy.kind == CheckpointKind::custom) {
+    check_parts(policy.parts, 0, stages.size(), false, stages);
+    return policy.parts;
+  }
   check(policy.kind != CheckpointKind::nested || policy.levels >= 1, "nested checkpoints need at least 1 level, got ", policy.levels);
   int levels = 1;
   if (policy.kind == CheckpointKind::none) levels = 0;
   if (policy.kind == CheckpointKind::nested) levels = policy.levels;
-  Segment segment{std::make_shared<const std::vector<std::shared_ptr<Stage>>>(stages), side, {{}, policy.certify}, 0, 0};
-  if (policy.kind == CheckpointKind::selective) segment.options.keep = policy.keep;
-  for (std::size_t i = 0; i < stages.size();) {
-    segment.begin = i;
-    segment.end = i + 1;
-    if (stages[i]->is_block()) {
-      while (segment.end < stages.size() && stages[segment.end]->is_block()) ++segment.end;
+  std::vector<ChainPart> parts;
+  for (std::size_t begin = 0, end = 0; begin < stages.size(); begin = end) {
+    end = begin + 1;
+    if (levels == 0 || !stages[begin]->is_block()) {
+      parts.push_back({begin, end, false, {}, {}});
+      continue;
     }
-    hidden = run_nested(segment, stages[i]->is_block() ? levels : 0, std::move(hidden));
-    i = segment.end;
+    while (end < stages.size() && stages[end]->is_block()) ++end;
+    for (ChainPart& part : split(begin, end, levels)) parts.push_back(std::move(part));
   }
-  return hidden;
+  if (policy.kind == CheckpointKind::selective) {
+    for (ChainPart& part : parts) {
+      if (part.is_region) part.keep = policy.keep;
+    }
+  }
+  return parts;
+}
+
+Tensor run_chain(const std::vector<std::shared_ptr<Stage>>& stages, Tensor hidden, const SideInputs& side, const CheckpointPolicy& policy) {
+  const auto run = std::make_shared<const ChainRun>(ChainRun{stages, partition(policy, stages), side, policy.certify});
+  return run_parts(run, run->parts, std::move(hidden));
 }
 
 }  // namespace refrain

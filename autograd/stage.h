@@ -4,9 +4,10 @@
 
 #include <refrain/autograd/checkpoint.h>
 
-#include <memory>
-#include <string>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,7 +35,18 @@ enum class CheckpointKind : std::uint8_t {
   none,       // keep what backward reads
   block,      // a region per block
   nested,     // regions in regions: `levels` of them, split evenly
-  selective   // a region per block that keeps the results of the ops named in `keep`
+  selective,  // a region per block that keeps the results of the ops named in `keep`
+  custom      // the regions in `parts`
+};
+
+// A contiguous part of a chain. Not a region: its stages, or inner parts, run on the tape. A region: what it computes is
+// dropped and replayed in backward.
+struct ChainPart {
+  std::size_t begin = 0, end = 0;      // stages
+  bool is_region = false;
+  std::vector<std::string> keep = {};  // of a region without inner parts: ops whose results it keeps; see CheckpointOptions
+  std::vector<ChainPart> parts = {};   // inner parts, which cover begin … end; empty: the stages themselves
+  friend bool operator==(const ChainPart&, const ChainPart&) = default;
 };
 
 struct CheckpointPolicy {
@@ -42,14 +54,20 @@ struct CheckpointPolicy {
   int levels = 2;                      // of nested; 1 is the same as block
   std::vector<std::string> keep = {};  // of selective; see CheckpointOptions
   bool certify = false;
+  std::vector<ChainPart> parts = {};   // of custom: they cover the chain
 
   // "none", "block", "nested" or "selective". Throws InvalidArgument for other words.
   static CheckpointKind parse_kind(std::string_view word);
 };
 std::string_view name_of(CheckpointKind kind);
 
+// What a policy makes of a chain: parts that cover it in order. Stages that are no blocks are in no region. Throws
+// InvalidArgument for nested policies with fewer than 1 level, and for custom parts that leave stages out, cover them
+// twice, put a stage that is no block into a region, or name ops to keep where nothing could keep them.
+std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const std::shared_ptr<Stage>> stages);
+
 // Runs the stages one after the other under the policy. Stage i draws its random numbers as stage i (autograd/random.h)
-// and its work is booked to its name. Throws InvalidArgument for nested policies with fewer than 1 level.
+// and its work is booked to its name. Throws InvalidArgument as partition() does.
 Tensor run_chain(const std::vector<std::shared_ptr<Stage>>& stages, Tensor hidden, const SideInputs& side, const CheckpointPolicy& policy);
 
 }  // namespace refrain
