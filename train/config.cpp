@@ -313,6 +313,14 @@ Config load_config(const std::filesystem::path& path, std::span<const std::strin
   return config;
 }
 
+Config with_flags(Config config, std::span<const std::string> flags) {
+  GivenValues given;
+  collect_flags(flags, given);
+  assign(config, given);
+  check_config(config);
+  return config;
+}
+
 Arguments split_arguments(std::span<const std::string> arguments) {
   Arguments split;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
