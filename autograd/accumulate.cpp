@@ -1,6 +1,8 @@
 #include <refrain/autograd/accumulate.h>
 #include <refrain/kernels/elementwise/elementwise.h>
 
+#include <algorithm>
+
 namespace refrain {
 
 namespace {
@@ -21,15 +23,38 @@ void accumulate(Tensor& total, Tensor grad) {
   else total = std::move(grad);
 }
 
-void accumulate_leaf(Tensor& total, Tensor grad) {
-  if (total.defined()) return add_to(total, grad, MemoryKind::gradient);
+const Tensor& accumulate_leaf(ValueSlot& slot, std::uint32_t stage, Tensor grad) {
+  if (!slot.grad.defined()) slot.grad_stage = stage;
+  Tensor* total = &slot.grad;
+  if (stage != slot.grad_stage) {
+    const auto found = std::find_if(slot.later_stages.begin(), slot.later_stages.end(), [&](const auto& s) { return s.stage == stage; });
+    total = found != slot.later_stages.end() ? &found->grad : &slot.later_stages.emplace_back(ValueSlot::StageGrad{stage, Tensor()}).grad;
+  }
+  if (total->defined()) {
+    add_to(*total, grad, slot.grad_kind);
+    return *total;
+  }
   const bool owns = grad.is_sole_owner() && grad.is_contiguous() && grad.storage()->bytes() == grad.bytes() && grad.storage()->num_saved() == 0;
   if (!owns) {
-    KindScope scope(MemoryKind::gradient);
+    KindScope scope(slot.grad_kind);
     grad = clone(grad);
   }
-  grad.storage()->set_kind(MemoryKind::gradient);
-  total = std::move(grad);
+  grad.storage()->set_kind(slot.grad_kind);
+  *total = std::move(grad);
+  return *total;
+}
+
+void merge_stages(ValueSlot& slot) {
+  for (ValueSlot::StageGrad& stage : slot.later_stages) {
+    add_to(slot.grad, stage.grad, slot.grad_kind);
+    stage.grad = Tensor();
+  }
+  slot.later_stages.clear();
+}
+
+void drop_grad(ValueSlot& slot) {
+  slot.grad = Tensor();
+  slot.later_stages.clear();
 }
 
 }  // namespace refrain

@@ -1,6 +1,7 @@
 // Sums of gradient contributions, in the order they arrive. Internal.
 #pragma once
 
+#include <refrain/autograd/value.h>
 #include <refrain/core/tensor.h>
 
 namespace refrain {
@@ -8,7 +9,14 @@ namespace refrain {
 // total += grad, in place when nobody else sees total's bytes; the first contribution is taken over as it is.
 void accumulate(Tensor& total, Tensor grad);
 
-// The same for a leaf: its gradient owns contiguous bytes of the leaf's size, of kind `gradient`.
-void accumulate_leaf(Tensor& total, Tensor grad);
+// Adds a contribution that comes from `stage` (autograd/random.h) to a leaf's gradient, which owns contiguous bytes of the
+// leaf's size, of the slot's grad_kind. Returns the sum it went into.
+const Tensor& accumulate_leaf(ValueSlot& slot, std::uint32_t stage, Tensor grad);
+
+// Adds up the sums of a leaf's stages; afterwards slot.grad is the whole gradient.
+void merge_stages(ValueSlot& slot);
+
+// Drops a leaf's gradient.
+void drop_grad(ValueSlot& slot);
 
 }  // namespace refrain

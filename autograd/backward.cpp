@@ -2,6 +2,7 @@
 // depends on, skeletons included, and counts the contributions each leaf will get. The second makes them.
 #include <refrain/autograd/accumulate.h>
 #include <refrain/autograd/finite_watch.h>
+#include <refrain/autograd/random.h>
 #include <refrain/autograd/region.h>
 #include <refrain/autograd/tape.h>
 
@@ -74,9 +75,9 @@ class Backward {
     }
   }
 
-  void run(const Tensor& grad_out) {
+  void run(Tensor grad_out) {
     announce_unreached();
-    deliver(root_, grad_out);
+    deliver(root_, std::move(grad_out));
     while (!agenda_.empty()) {
       running_ = agenda_.take();
       step(running_);
@@ -119,8 +120,8 @@ class Backward {
     if (slot->is_leaf()) {
       if (grad.defined()) {
         const Tensor part = watch_ != nullptr ? grad : Tensor();
-        accumulate_leaf(slot->grad, std::move(grad));
-        look_at_sum(slot->grad, part);
+        const Tensor& sum = accumulate_leaf(*slot, running_ != nullptr ? running_->stage : kNoStage, std::move(grad));
+        look_at_sum(sum, part);
       }
       if (--slot->num_pending == 0) announce(*slot);
       return;
@@ -203,8 +204,10 @@ class Backward {
     }
   }
 
-  void announce(const ValueSlot& slot) {
-    if (!options_.is_last || !options_.on_final) return;
+  void announce(ValueSlot& slot) {
+    if (!options_.is_last) return;
+    merge_stages(slot);
+    if (!options_.on_final) return;
     const auto leaf = leaf_of_.find(&slot);
     if (leaf != leaf_of_.end()) options_.on_final(leaf->second, slot.grad.defined());
   }
@@ -226,7 +229,7 @@ class Backward {
 };
 
 // What the walk starts with.
-Tensor initial_grad(const Tensor& output, const Tensor& grad_out) {
+Tensor initial_grad(const Tensor& output, Tensor grad_out) {
   if (!grad_out.defined()) {
     check(output.numel() == 1, "backward: output of shape ", output.shape(), " is no scalar; pass grad_out");
     return full(output.shape(), 1, output.dtype(), output.device());
@@ -238,7 +241,9 @@ Tensor initial_grad(const Tensor& output, const Tensor& grad_out) {
 
 }  // namespace
 
-void backward(const Tensor& output, const BackwardOptions& options) {
+void backward(const Tensor& output, const BackwardOptions& options) { backward(output, BackwardOptions(options)); }
+
+void backward(const Tensor& output, BackwardOptions&& options) {
   detail::AutogradState& state = detail::autograd_state();
   check(output.defined(), "backward: undefined output");
   check(state.first_run == nullptr && state.replay == nullptr && !state.is_in_backward && state.frame == nullptr,
@@ -250,11 +255,11 @@ void backward(const Tensor& output, const BackwardOptions& options) {
   ContextScope<std::string_view> op_scope(&ThreadContext::op, "backward");
   detail::GradModeScope grad_mode(false);
   detail::AutocastScope no_autocast({});  // gradients have the dtypes of the values they belong to
-  Tensor grad_out = initial_grad(output, options.grad_out);
+  Tensor grad_out = initial_grad(output, std::exchange(options.grad_out, Tensor()));
   walk.find_reached();
   state.is_in_backward = true;
   try {
-    walk.run(std::exchange(grad_out, Tensor()));
+    walk.run(std::move(grad_out));
   } catch (...) {
     state.is_in_backward = false;
     walk.abandon();

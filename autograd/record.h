@@ -3,6 +3,7 @@
 #pragma once
 
 #include <refrain/autograd/needs.h>
+#include <refrain/autograd/random.h>
 #include <refrain/autograd/saved_tensor.h>
 #include <refrain/core/context.h>
 
@@ -50,6 +51,7 @@ class Record : public std::enable_shared_from_this<Record> {
 
   OpInfo info;
   const ModulePath* module = thread_context().module;
+  std::uint32_t stage = random_state().stage;  // of the model, whose forward it ran in
   std::uint64_t sequence;
   Needs needs;
   std::vector<std::shared_ptr<ValueSlot>> edges;  // of the inputs; null where no gradient is needed

@@ -60,19 +60,11 @@ void check_parts(std::span<const ChainPart> parts, std::size_t begin, std::size_
   check(next == end, "checkpoint parts: stages from ", next, " to ", end, " are in none");
 }
 
-// What a chain runs by. Regions hold it, so it outlives the call.
-struct ChainRun {
-  std::vector<std::shared_ptr<Stage>> stages;
-  std::vector<ChainPart> parts;
-  SideInputs side;
-  bool certify;
-};
+}  // namespace
 
-Tensor run_parts(const std::shared_ptr<const ChainRun>& run, std::span<const ChainPart> parts, Tensor hidden);
-
-// What is in a part, as a region or not.
 Tensor run_inside(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden) {
-  if (!part.parts.empty()) return run_parts(run, part.parts, std::move(hidden));
+  for (const ChainPart& inner : part.parts) hidden = run_part(run, inner, std::move(hidden));
+  if (!part.parts.empty()) return hidden;
   for (std::size_t i = part.begin; i < part.end; ++i) {
     Stage& stage = *run->stages[i];
     StageScope stage_scope{std::uint32_t(i)};
@@ -82,18 +74,10 @@ Tensor run_inside(const std::shared_ptr<const ChainRun>& run, const ChainPart& p
   return hidden;
 }
 
-Tensor run_parts(const std::shared_ptr<const ChainRun>& run, std::span<const ChainPart> parts, Tensor hidden) {
-  for (const ChainPart& part : parts) {
-    if (!part.is_region) {
-      hidden = run_inside(run, part, std::move(hidden));
-      continue;
-    }
-    hidden = checkpoint({part.keep, run->certify}, [run, &part](const Tensor& h) { return run_inside(run, part, h); }, hidden);
-  }
-  return hidden;
+Tensor run_part(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden) {
+  if (!part.is_region) return run_inside(run, part, std::move(hidden));
+  return checkpoint({part.keep, run->certify}, [run, &part](const Tensor& h) { return run_inside(run, part, h); }, hidden);
 }
-
-}  // namespace
 
 std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const std::shared_ptr<Stage>> stages) {
   if (policy.kind == CheckpointKind::custom) {
@@ -124,7 +108,8 @@ std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const
 
 Tensor run_chain(const std::vector<std::shared_ptr<Stage>>& stages, Tensor hidden, const SideInputs& side, const CheckpointPolicy& policy) {
   const auto run = std::make_shared<const ChainRun>(ChainRun{stages, partition(policy, stages), side, policy.certify});
-  return run_parts(run, run->parts, std::move(hidden));
+  for (const ChainPart& part : run->parts) hidden = run_part(run, part, std::move(hidden));
+  return hidden;
 }
 
 }  // namespace refrain

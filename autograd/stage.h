@@ -66,6 +66,19 @@ std::string_view name_of(CheckpointKind kind);
 // twice, put a stage that is no block into a region, or name ops to keep where nothing could keep them.
 std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const std::shared_ptr<Stage>> stages);
 
+// A chain and how it is run. Regions hold it, so it outlives the call.
+struct ChainRun {
+  std::vector<std::shared_ptr<Stage>> stages;
+  std::vector<ChainPart> parts;
+  SideInputs side;
+  bool certify = false;
+};
+
+// Runs one part of run->parts, at any depth of the tree: as a region when it is one. run_inside() runs what is in it, its
+// stages or inner parts, and makes no region of the part itself.
+Tensor run_part(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden);
+Tensor run_inside(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden);
+
 // Runs the stages one after the other under the policy. Stage i draws its random numbers as stage i (autograd/random.h)
 // and its work is booked to its name. Throws InvalidArgument as partition() does.
 Tensor run_chain(const std::vector<std::shared_ptr<Stage>>& stages, Tensor hidden, const SideInputs& side, const CheckpointPolicy& policy);

@@ -1,3 +1,4 @@
+#include <refrain/autograd/accumulate.h>
 #include <refrain/autograd/session.h>
 #include <refrain/autograd/tape.h>
 
@@ -62,7 +63,7 @@ void set_requires_grad(const Tensor& t, bool requires_grad) {
   check(is_leaf(t), "set_requires_grad: the tensor is the result of an op; detach() it first");
   if (const std::shared_ptr<ValueSlot> slot = slot_of(t)) {
     slot->set_requires_grad(requires_grad);
-    if (!requires_grad) slot->grad = Tensor();
+    if (!requires_grad) drop_grad(*slot);
   } else if (requires_grad) {
     t.set_autograd_slot(std::make_shared<ValueSlot>());
   }
@@ -75,7 +76,9 @@ bool is_leaf(const Tensor& t) {
 
 Tensor grad_of(const Tensor& leaf) {
   const std::shared_ptr<ValueSlot> slot = slot_of(leaf);
-  return slot ? slot->grad : Tensor();
+  if (slot == nullptr) return {};
+  merge_stages(*slot);
+  return slot->grad;
 }
 
 void set_grad(const Tensor& leaf, const Tensor& grad) {
@@ -83,11 +86,12 @@ void set_grad(const Tensor& leaf, const Tensor& grad) {
   check(slot != nullptr && slot->is_leaf(), "set_grad: the tensor is no leaf that wants a gradient");
   check(grad.shape() == leaf.shape() && grad.dtype() == leaf.dtype(), "set_grad: gradient must be ", leaf.dtype(), " ", leaf.shape(), ", got ",
         grad.dtype(), " ", grad.shape());
+  drop_grad(*slot);
   slot->grad = grad;
 }
 
 void clear_grad(const Tensor& leaf) {
-  if (const std::shared_ptr<ValueSlot> slot = slot_of(leaf)) slot->grad = Tensor();
+  if (const std::shared_ptr<ValueSlot> slot = slot_of(leaf)) drop_grad(*slot);
 }
 
 Tensor detach(const Tensor& t) {

@@ -52,7 +52,9 @@ struct BackwardOptions {
 // Adds d(output)/d(leaf) to the gradient of every leaf that output depends on. Throws InvalidArgument, before anything
 // is changed, when output does not depend on a leaf that wants a gradient, is no scalar and grad_out is missing, or
 // was already gone through by a backward that did not retain.
-void backward(const Tensor& output, const BackwardOptions& options = {});
+void backward(const Tensor& output, const BackwardOptions& options);
+// The same; lets go of options.grad_out as soon as it was read.
+void backward(const Tensor& output, BackwardOptions&& options = {});
 
 // Records of the calling thread that are alive.
 std::int64_t tape_size();

@@ -1,10 +1,12 @@
 // What hangs on a tensor that autograd knows: a leaf with its gradient, or an output of a record on the tape.
 #pragma once
 
+#include <refrain/core/context.h>
 #include <refrain/core/tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace refrain {
 
@@ -31,7 +33,17 @@ class ValueSlot final : public AutogradSlot {
   int output = 0;                  // which of the producer's outputs
   SkeletonMark mark;
 
-  Tensor grad;                     // of a leaf
+  // Of a leaf: its gradient. What a leaf that several stages of a model read (a tied weight) gets is summed a stage at a
+  // time, and then over the stages, the last stage first: the same sum, whether the micro-batches of an update pass the
+  // whole model one by one or pass it stage by stage. The first stage's sum is `grad` itself.
+  struct StageGrad {
+    std::uint32_t stage;
+    Tensor grad;
+  };
+  Tensor grad;
+  std::uint32_t grad_stage = 0;
+  std::vector<StageGrad> later_stages;  // in the order of their first contributions
+  MemoryKind grad_kind = MemoryKind::gradient;
   std::int64_t num_pending = 0;    // contributions a running backward still owes this leaf
 
  private:

@@ -49,7 +49,7 @@ struct Loader::Impl {
   std::vector<Slot> slots;
   LoaderState state;
   std::vector<std::int64_t> order;  // of state.epoch, for upcoming(); empty until asked for
-  int held_slot = -1;  // with the caller until its next call
+  std::deque<int> held_slots;  // with the caller, oldest first
   double wait_seconds = 0;
 
   std::mutex mutex;
@@ -103,7 +103,7 @@ struct Loader::Impl {
     free_slots.clear();
     full_slots.clear();
     for (int i = 0; i < options.num_slots; ++i) free_slots.push_back(i);
-    held_slot = -1;
+    held_slots.clear();
     is_stopping = false;
     error = nullptr;
     // Signals are for the thread that trains.
@@ -123,17 +123,18 @@ struct Loader::Impl {
     if (thread.joinable()) thread.join();
   }
 
-  void give_back_held_slot() {
-    if (held_slot < 0) return;
-    // What still reads the old batch must notice that it is gone.
-    slots[std::size_t(held_slot)].input.storage()->bump_version();
-    slots[std::size_t(held_slot)].target.storage()->bump_version();
-    {
+  // Leaves at most `most` batches with the caller.
+  void give_back_held_slots(int most) {
+    while (int(held_slots.size()) > most) {
+      const int index = held_slots.front();
+      held_slots.pop_front();
+      // What still reads the old batch must notice that it is gone.
+      slots[std::size_t(index)].input.storage()->bump_version();
+      slots[std::size_t(index)].target.storage()->bump_version();
       std::lock_guard lock(mutex);
-      free_slots.push_back(held_slot);
+      free_slots.push_back(index);
+      slot_freed.notify_one();
     }
-    held_slot = -1;
-    slot_freed.notify_one();
   }
 
   int wait_for_slot() {
@@ -150,7 +151,8 @@ struct Loader::Impl {
 
 Loader::Loader(std::shared_ptr<const Samples> samples, const LoaderOptions& options) : impl_(std::make_unique<Impl>()) {
   check(options.batch >= 1, "loader: expected a batch of at least 1, got ", options.batch);
-  check(options.num_slots >= 2, "loader: expected at least 2 slots, got ", options.num_slots);
+  check(options.num_held >= 1, "loader: expected to hold at least 1 batch, got ", options.num_held);
+  check(options.num_slots > options.num_held, "loader: expected more than ", options.num_held, " slots, got ", options.num_slots);
   check<DataError>(samples->size() >= 1, "loader: the data set holds no sample");
   impl_->samples = std::move(samples);
   impl_->options = options;
@@ -175,14 +177,14 @@ Loader::~Loader() { impl_->stop(); }
 
 std::optional<Batch> Loader::next() {
   Impl& self = *impl_;
-  self.give_back_held_slot();
+  self.give_back_held_slots(self.options.num_held - 1);
   if (self.state.position >= self.epoch_samples) {
     self.state = {self.state.epoch + 1, 0};
     self.order.clear();
     return std::nullopt;
   }
-  self.held_slot = self.wait_for_slot();
-  const Slot& slot = self.slots[std::size_t(self.held_slot)];
+  self.held_slots.push_back(self.wait_for_slot());
+  const Slot& slot = self.slots[std::size_t(self.held_slots.back())];
   invariant(slot.at == self.state, "the loader's thread is at another position");
   self.state.position += slot.size;
   return Batch{view::slice(slot.input, 0, 0, slot.size), view::slice(slot.target, 0, 0, slot.size), slot.size, slot.at.position, slot.at.epoch};

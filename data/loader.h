@@ -11,7 +11,7 @@
 namespace refrain {
 
 struct Batch {
-  Tensor input;                // [B, sample shape…]; valid until the loader's next call
+  Tensor input;                // [B, sample shape…]; valid until the loader's num_held-th next call
   Tensor target;               // i64 [B, target shape…]
   std::int64_t size = 0;       // B; the last batch of an epoch may be short
   std::int64_t first = 0;      // its first sample's place in the epoch's order
@@ -30,7 +30,8 @@ struct LoaderOptions {
   bool shuffle = true;
   bool drop_last = false;      // leaves out a short last batch
   std::uint64_t seed = 0;
-  int num_slots = 3;
+  int num_held = 1;            // batches that are valid at a time
+  int num_slots = 3;           // those, and what is prepared meanwhile
   Device device = Device::cpu();
 };
 
