@@ -11,6 +11,7 @@
 #include <refrain/autograd/ops/embedding.h>
 #include <refrain/autograd/ops/in_place.h>
 #include <refrain/autograd/ops/linear.h>
+#include <refrain/autograd/ops/linear_cross_entropy.h>
 #include <refrain/autograd/ops/loss.h>
 #include <refrain/autograd/ops/matmul.h>
 #include <refrain/autograd/ops/norm.h>

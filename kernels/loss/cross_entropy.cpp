@@ -25,11 +25,11 @@ constexpr std::int64_t kElementsPerPiece = 16384;
 std::int64_t rows_per_piece(std::int64_t classes) { return std::max<std::int64_t>(1, kElementsPerPiece / classes); }
 
 template <class K>
-void check_targets(const K& k) {
+void check_targets(const K& k, std::int64_t first_row = 0) {
   const std::int64_t* targets = k.targets.template data<std::int64_t>();
   const std::int64_t classes = k.logits.dim(-1);
   for (std::int64_t r = 0; r < k.targets.numel(); ++r) {
-    check((targets[r] >= 0 && targets[r] < classes) || targets[r] == k.ignore_index, K::name, ": target of row ", r, " must be 0 … ", classes - 1,
+    check((targets[r] >= 0 && targets[r] < classes) || targets[r] == k.ignore_index, K::name, ": target of row ", first_row + r, " must be 0 … ", classes - 1,
           " (V = ", classes, ") or ignore_index ", k.ignore_index, ", got ", targets[r]);
   }
 }
@@ -86,6 +86,24 @@ RowStatistics<T> row_statistics(const S* x, std::int64_t classes, bool wants_mea
   return {maximum, std::log(sum), total / double(classes)};
 }
 
+// The sum or mean of the rows' losses, in their order.
+template <class T, class K>
+T reduced(const T* losses, const K& k) {
+  double sum = 0;
+  for (std::int64_t r = 0; r < k.targets.numel(); ++r) sum += double(losses[r]);
+  if (k.reduction == Reduction::mean) {
+    const std::int64_t counted = count_kept(k.targets, k.ignore_index);
+    if (counted != 0) sum /= double(counted);
+  }
+  return T(sum * k.scale);
+}
+
+// What the gradient of a sum or mean is multiplied by for each row.
+template <class K>
+double gradient_factor(const K& k) {
+  return k.reduction == Reduction::mean ? k.scale / double(std::max<std::int64_t>(1, count_kept(k.targets, k.ignore_index))) : k.scale;
+}
+
 template <class S, class T = accumulator_t<S>>
 void forward(const CrossEntropyForward& k) {
   const std::int64_t classes = k.logits.dim(-1), rows = k.targets.numel();
@@ -115,14 +133,7 @@ void forward(const CrossEntropyForward& k) {
       losses[r] = loss * scale;
     }
   });
-  if (!is_summed || !k.out.has_bytes()) return;
-  double sum = 0;
-  for (std::int64_t r = 0; r < rows; ++r) sum += double(losses[r]);
-  if (k.reduction == Reduction::mean) {
-    const std::int64_t counted = count_kept(k.targets, k.ignore_index);
-    if (counted != 0) sum /= double(counted);
-  }
-  *k.out.data<T>() = T(sum * k.scale);
+  if (is_summed && k.out.has_bytes()) *k.out.data<T>() = reduced(losses, k);
 }
 
 template <class S, class T = accumulator_t<S>>
@@ -132,8 +143,7 @@ void backward(const CrossEntropyBackward& k) {
   const T *statistics = k.statistics.data<T>(), *grad_out = k.grad_out.data<T>();
   const std::int64_t* targets = k.targets.data<std::int64_t>();
   S* grad = k.out.data<S>();
-  double factor = k.scale;
-  if (k.reduction == Reduction::mean) factor /= double(std::max<std::int64_t>(1, count_kept(k.targets, k.ignore_index)));
+  const double factor = gradient_factor(k);
   const T smoothed = T(k.label_smoothing / double(classes)), on_target = T(1.0 - k.label_smoothing);
   parallel_for(rows, rows_per_piece(classes), [&](std::int64_t begin, std::int64_t end) {
     const hn::ScalableTag<T> d;
@@ -150,12 +160,13 @@ void backward(const CrossEntropyBackward& k) {
       const auto value = [&](auto v) HWY_ATTR {
         return hn::Sub(simd::exp_nonpositive(d, hn::Sub(hn::Sub(v, maximum), log_sum)), floor);
       };
+      // The target's own difference before scaling, so that a probability near 1 loses nothing. Read first: g may be x.
+      const std::int64_t t = targets[r];
+      const S at_target = S((hn::GetLane(value(hn::Set(d, T(x[t])))) - on_target) * row_scale);
       for_vectors<2>(d, classes, [&](auto, std::int64_t i, auto lanes) HWY_ATTR {
         lanes.store(hn::Mul(value(lanes.load(d, x + i)), scale), d, g + i);
       });
-      // The target's own difference before scaling, so that a probability near 1 loses nothing.
-      const std::int64_t t = targets[r];
-      g[t] = S((hn::GetLane(value(hn::Set(d, T(x[t])))) - on_target) * row_scale);
+      g[t] = at_target;
     }
   });
 }
@@ -200,7 +211,7 @@ std::int64_t correct_rows(const CountCorrect& k) {
 
 void run(Cpu, const CrossEntropyForward& k) {
   if (!k.out.has_bytes() && !k.statistics.has_bytes()) return;
-  check_targets(k);
+  check_targets(k, k.first_row);
   dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { forward<decltype(t)>(k); });
 }
 
@@ -208,6 +219,20 @@ void run(Cpu, const CrossEntropyBackward& k) {
   if (!k.out.has_bytes()) return;
   check_targets(k);
   dispatch_floating(k.logits.dtype(), k.name, [&](auto t) { backward<decltype(t)>(k); });
+}
+
+void run(Cpu, const ReduceLosses& k) {
+  if (!k.out.has_bytes()) return;
+  if (k.out.dtype() == DType::f64) *k.out.data<double>() = reduced(k.row_losses.data<double>(), k);
+  else *k.out.data<float>() = reduced(k.row_losses.data<float>(), k);
+}
+
+void run(Cpu, const SpreadLossGradient& k) {
+  if (!k.out.has_bytes()) return;
+  const double factor = gradient_factor(k);
+  const auto spread = [&](auto grad_out, auto* out) { std::fill_n(out, k.out.numel(), decltype(grad_out)(double(grad_out) * factor)); };
+  if (k.out.dtype() == DType::f64) spread(*k.grad_out.data<double>(), k.out.data<double>());
+  else spread(*k.grad_out.data<float>(), k.out.data<float>());
 }
 
 void run(Cpu, const CountCorrect& k) {

@@ -36,6 +36,13 @@ Shape with_two(Shape rows) {
 }
 
 template <class K>
+void check_reduced(const K& k) {
+  check(k.reduction != Reduction::none, K::name, ": reduction must be mean or sum, got none");
+  check(k.out.dtype() == DType::f64 || k.out.dtype() == DType::f32, K::name, ": out must be f64 or f32, got ", k.out.dtype());
+  check_tensor(K::name, "targets", k.targets, k.targets.shape(), DType::i64);
+}
+
+template <class K>
 void check_mse(const K& k) {
   check_floating(K::name, "x", k.x);
   check_contiguous(K::name, "x", k.x);
@@ -79,6 +86,22 @@ void validate(const CrossEntropyBackward& k) {
 Cost cost(const CrossEntropyBackward& k) {
   return {14.0 * double(k.logits.numel()), k.logits.bytes() + k.out.bytes() + k.targets.bytes() + k.statistics.bytes()};
 }
+
+void validate(const ReduceLosses& k) {
+  check_reduced(k);
+  check_tensor(k.name, "row_losses", k.row_losses, k.targets.shape(), k.out.dtype());
+  check_tensor(k.name, "out", k.out, {}, k.out.dtype());
+}
+
+Cost cost(const ReduceLosses& k) { return {double(k.row_losses.numel()), k.row_losses.bytes() + k.targets.bytes()}; }
+
+void validate(const SpreadLossGradient& k) {
+  check_reduced(k);
+  check_tensor(k.name, "grad_out", k.grad_out, {}, k.out.dtype());
+  check_tensor(k.name, "out", k.out, k.targets.shape(), k.out.dtype());
+}
+
+Cost cost(const SpreadLossGradient& k) { return {0, k.targets.bytes() + k.out.bytes()}; }
 
 void validate(const MseForward& k) {
   check_mse(k);

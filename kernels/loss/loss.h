@@ -22,6 +22,7 @@ struct CrossEntropyForward {
   double label_smoothing;
   Reduction reduction;
   double scale;
+  std::int64_t first_row = 0;  // what messages count rows from: where these are part of a longer batch
   Out out;                   // loss [], or […] with Reduction::none; accumulator type
   OptionalOut statistics;    // […, 2] accumulator type: maximum m and log(sum(exp(x - m))) of each row; for backward
   OptionalOut row_losses;    // […] accumulator type, scratch; not needed with Reduction::none
@@ -31,7 +32,7 @@ Cost cost(const CrossEntropyForward& k);
 void run(Cpu, const CrossEntropyForward& k);
 
 // grad_logits = (softmax(x) - target distribution) · grad_out · scale / (rows counted), from the saved statistics.
-// Rows of ignored targets get exact zeros, whatever their logits.
+// Rows of ignored targets get exact zeros, whatever their logits. `out` may be `logits`.
 struct CrossEntropyBackward {
   static constexpr std::string_view name = "cross_entropy_backward";
   In grad_out;                     // [], or […] with Reduction::none; accumulator type
@@ -45,6 +46,33 @@ struct CrossEntropyBackward {
 void validate(const CrossEntropyBackward& k);
 Cost cost(const CrossEntropyBackward& k);
 void run(Cpu, const CrossEntropyBackward& k);
+
+// The sum or mean of losses of rows that CrossEntropyForward made with Reduction::none and scale 1, with the same bits as
+// one call over all rows.
+struct ReduceLosses {
+  static constexpr std::string_view name = "reduce_losses";
+  In row_losses, targets;   // […] f64 or f32  […] i64
+  std::int64_t ignore_index;
+  Reduction reduction;      // mean or sum
+  double scale;
+  Out out;                  // [], row_losses' dtype
+};
+void validate(const ReduceLosses& k);
+Cost cost(const ReduceLosses& k);
+void run(Cpu, const ReduceLosses& k);
+
+// The other way: what CrossEntropyBackward with Reduction::none and scale 1 has to get as each row's grad_out.
+struct SpreadLossGradient {
+  static constexpr std::string_view name = "spread_loss_gradient";
+  In grad_out, targets;     // [] f64 or f32  […] i64
+  std::int64_t ignore_index;
+  Reduction reduction;      // mean or sum
+  double scale;
+  Out out;                  // […], grad_out's dtype
+};
+void validate(const SpreadLossGradient& k);
+Cost cost(const SpreadLossGradient& k);
+void run(Cpu, const SpreadLossGradient& k);
 
 // (x - target)², its mean (0 for no elements) or its sum.
 struct MseForward {

@@ -105,6 +105,7 @@ void validate(const LinearBackwardWeight& k) {
   check_floating(k.name, "grad_out", k.grad_out);
   const DType dtype = k.grad_out.dtype();
   check_own_or_wide(k.name, "out", k.out, dtype);
+  check(k.beta == 0 || !is_16_bit(k.out.dtype()), k.name, ": out must be f32 when it is added to, got ", k.out.dtype());
   check_rows(k.name, "grad_out", k.grad_out, k.out.dim(0), dtype);
   check_shape(k.name, "x", k.x, with_last(k.grad_out, k.out.dim(1)));
   check_rows(k.name, "x", k.x, k.out.dim(1), dtype);
@@ -120,7 +121,7 @@ void validate(const LinearBackwardWeight& k) {
 }
 
 Cost cost(const LinearBackwardWeight& k) {
-  return {.flops = 2 * double(k.grad_out.numel()) * double(k.out.dim(1)), .bytes = k.grad_out.bytes() + k.x.bytes() + k.out.bytes()};
+  return {.flops = 2 * double(k.grad_out.numel()) * double(k.out.dim(1)), .bytes = k.grad_out.bytes() + k.x.bytes() + k.out.bytes() * (k.beta == 0 ? 1 : 2)};
 }
 
 void run(Cpu, const LinearBackwardWeight& k) {
@@ -129,7 +130,7 @@ void run(Cpu, const LinearBackwardWeight& k) {
     const std::int64_t N = k.out.dim(0), K = k.out.dim(1);
     gemm(GemmArgs<S, C>{.m = N, .n = K, .k = rows_of(k.x),
                         .a = {k.grad_out.data<S>(), at_least_1(N), true}, .b = {k.x.data<S>(), at_least_1(K)},
-                        .c = k.out.data<C>(), .ldc = K, .a_row_sums = k.grad_bias.data<C>(),
+                        .c = k.out.data<C>(), .ldc = K, .beta = accumulator_t<S>(k.beta), .a_row_sums = k.grad_bias.data<C>(),
                         .split_k = true, .scratch = k.scratch.data<accumulator_t<S>>(), .engine = k.engine});
   });
 }

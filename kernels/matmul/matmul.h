@@ -58,14 +58,15 @@ void validate(const LinearBackwardInput&);
 Cost cost(const LinearBackwardInput&);
 void run(Cpu, const LinearBackwardInput&);
 
-// out[N, K] = grad_outᵀ x and grad_bias[N] = sum of grad_out over its rows: the gradients of linear's weight and bias,
-// both of grad_out's dtype or f32.
+// out[N, K] = grad_outᵀ x + beta out and grad_bias[N] = sum of grad_out over its rows: the gradients of linear's weight and
+// bias, both of grad_out's dtype or f32. With a beta that is not 0 out is of the sums' type: parts are rounded once, in the end.
 struct LinearBackwardWeight {
   static constexpr std::string_view name = "linear_backward_weight";
   In grad_out, x;
   Out out;
   OptionalOut grad_bias;
   OptionalOut scratch;          // [scratch_size()] of accumulator_dtype; may be absent when that is 0
+  double beta = 0;              // 0: out is not read
   GemmEngine engine = GemmEngine::automatic;
 
   // For R rows of x, N outputs, K inputs and an out of this dtype.
