@@ -2,6 +2,7 @@
 // check() guards against the caller's mistake, invariant() against ours.
 #pragma once
 
+#include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -36,6 +37,10 @@ class StorageError : public Error {
 class OutOfMemory : public Error {
  public:
   using Error::Error;
+
+  // In bytes, where an arena refused; all 0 where something else ran out. `held` is what tensors hold with rounding, `reserved`
+  // the arena's length with the holes between them.
+  std::int64_t requested = 0, held = 0, reserved = 0, largest_hole = 0, limit = 0;
 };
 
 // A loss, gradient or parameter became infinite or NaN.

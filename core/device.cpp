@@ -1,5 +1,10 @@
 #include <refrain/core/check.h>
 #include <refrain/core/device.h>
+#include <refrain/core/memory/placement.h>
+#include <refrain/core/memory/timeline_recorder.h>
+#include <refrain/core/storage.h>
+
+#include <algorithm>
 
 namespace refrain {
 
@@ -7,6 +12,8 @@ namespace detail {
 
 DeviceState::DeviceState(DeviceKind device_kind, std::unique_ptr<AddressRange> address_range)
     : kind(device_kind), range(std::move(address_range)), arena(range->capacity()) {}
+
+DeviceState::~DeviceState() = default;
 
 }  // namespace detail
 
@@ -24,10 +31,16 @@ Device Device::plan() {
   return Device(std::make_shared<detail::DeviceState>(DeviceKind::plan, detail::reserve_plan_range()));
 }
 
-void Device::set_memory_limit(std::int64_t bytes) const {
+void Device::set_memory_limit(std::int64_t bytes, const std::string& reason) const {
   check(bytes > 0, "memory limit must be positive, got ", bytes);
   std::lock_guard lock(state_->mutex);
   state_->arena.set_limit(bytes);
+  state_->limit_reason = reason;
+}
+
+std::int64_t Device::memory_limit() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->arena.limit();
 }
 
 Ledger Device::ledger() const {
@@ -63,6 +76,47 @@ std::int64_t Device::reserved_bytes() const {
 void Device::reset_peak() const {
   std::lock_guard lock(state_->mutex);
   state_->ledger.reset_peak();
+  if (state_->timeline) state_->timeline->reset_peak();
+}
+
+void Device::start_timeline(const TimelineOptions& options) const {
+  check(options.keep_marks >= 0, "start_timeline: expected to keep at least 0 marks, got ", options.keep_marks);
+  std::lock_guard lock(state_->mutex);
+  std::vector<MemoryBlock> alive;
+  for (const Storage* storage = state_->newest; storage != nullptr; storage = storage->older()) {
+    const MemoryTag& tag = storage->tag();
+    alive.push_back({.id = storage->birth(), .bytes = storage->bytes(), .offset = storage->offset(), .tag = tag, .first_kind = tag.kind});
+  }
+  std::reverse(alive.begin(), alive.end());
+  const bool is_at_peak = state_->ledger.is_at_peak() || state_->ledger.peak_bytes() == 0;
+  state_->timeline = std::make_unique<detail::TimelineRecorder>(options, std::move(alive), is_at_peak);
+}
+
+void Device::stop_timeline() const {
+  std::lock_guard lock(state_->mutex);
+  state_->timeline.reset();
+}
+
+bool Device::has_timeline() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->timeline != nullptr;
+}
+
+Timeline Device::timeline() const {
+  std::lock_guard lock(state_->mutex);
+  check(state_->timeline != nullptr, "timeline: none runs on this device; start_timeline() begins one");
+  return state_->timeline->timeline();
+}
+
+void Device::mark(std::string_view label) const {
+  std::lock_guard lock(state_->mutex);
+  if (state_->placement) state_->placement->begin_section(label);
+  if (state_->timeline) state_->timeline->mark(label);
+}
+
+void Device::set_placement(std::unique_ptr<Placement> placement) const {
+  std::lock_guard lock(state_->mutex);
+  state_->placement = std::move(placement);
 }
 
 std::ostream& operator<<(std::ostream& out, const Device& device) {

@@ -3,17 +3,24 @@
 
 #include <refrain/core/memory/arena.h>
 #include <refrain/core/memory/ledger.h>
+#include <refrain/core/memory/timeline.h>
 
 #include <memory>
 #include <mutex>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 namespace refrain {
 
 enum class DeviceKind : std::uint8_t { cpu, plan };
 
+class Storage;
+class Placement;  // core/memory/placement.h
+
 namespace detail {
+
+class TimelineRecorder;
 
 // An address range of a backend. The base of a range without bytes is null.
 class AddressRange {
@@ -27,11 +34,16 @@ std::unique_ptr<AddressRange> reserve_plan_range();  // core/plan
 
 struct DeviceState {
   DeviceState(DeviceKind kind, std::unique_ptr<AddressRange> range);
+  ~DeviceState();
   DeviceKind kind;
   std::unique_ptr<AddressRange> range;
-  std::mutex mutex;  // guards arena and ledger
+  std::mutex mutex;  // guards what follows
   Arena arena;
   Ledger ledger;
+  Storage* newest = nullptr;  // the living storages, a list from the latest to the oldest
+  std::unique_ptr<TimelineRecorder> timeline;  // null: none runs
+  std::unique_ptr<Placement> placement;        // null: blocks go where they fit best
+  std::string limit_reason;
 };
 
 }  // namespace detail
@@ -48,8 +60,10 @@ class Device {
   DeviceKind kind() const { return state_->kind; }
   bool has_bytes() const { return state_->kind != DeviceKind::plan; }
 
-  // Bytes the arena may take from the system; std::numeric_limits::max() lifts the limit.
-  void set_memory_limit(std::int64_t bytes) const;
+  // Bytes the arena may take from the system; std::numeric_limits::max() lifts the limit. `reason` stands behind the limit in
+  // the message of an OutOfMemory, in brackets: where the number comes from.
+  void set_memory_limit(std::int64_t bytes, const std::string& reason = {}) const;
+  std::int64_t memory_limit() const;
 
   // Snapshot under the device's lock.
   Ledger ledger() const;
@@ -59,6 +73,19 @@ class Device {
   std::int64_t peak_bytes() const;
   std::int64_t reserved_bytes() const;
   void reset_peak() const;
+
+  // Records every birth and death from now on (core/memory/timeline.h), until stopped. Blocks that are alive already are in it,
+  // with their ids and tags. One that runs is forgotten and begun anew. Throws InvalidArgument for keep_marks below 0.
+  void start_timeline(const TimelineOptions& options = {}) const;
+  void stop_timeline() const;
+  bool has_timeline() const;
+  // What was recorded up to now. Throws InvalidArgument when none runs.
+  Timeline timeline() const;
+  // A part of the program begins, such as "step 12" or "evaluation". Does nothing where nobody listens.
+  void mark(std::string_view label) const;
+
+  // Where allocations from now on are to lie (core/memory/placement.h); null: where they fit best.
+  void set_placement(std::unique_ptr<Placement> placement) const;
 
   detail::DeviceState& state() const { return *state_; }
   friend bool operator==(const Device& a, const Device& b) { return a.state_ == b.state_; }

@@ -1,4 +1,6 @@
 #include <refrain/core/check.h>
+#include <refrain/core/memory/placement.h>
+#include <refrain/core/memory/timeline_recorder.h>
 #include <refrain/core/storage.h>
 
 #include <atomic>
@@ -35,30 +37,54 @@ void mark_free([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t b
 
 std::atomic<std::uint64_t> birth_counter{0};
 
+// Offset of a block; -1 where there is no room.
+std::int64_t place(detail::DeviceState& state, const MemoryTag& tag, std::int64_t bytes) {
+  if (state.placement && bytes > 0) {
+    const std::int64_t wanted = state.placement->offset_for(bytes, tag);
+    if (wanted >= 0 && state.arena.allocate_at(wanted, bytes)) return wanted;
+  }
+  return state.arena.allocate(bytes);
+}
+
+OutOfMemory out_of_memory(const Device& device, const MemoryTag& tag, std::int64_t bytes) {
+  const detail::DeviceState& state = device.state();
+  const Arena& arena = state.arena;
+  std::string kinds;
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
+    const std::int64_t of_kind = state.ledger.live_bytes(MemoryKind(kind));
+    if (of_kind > 0) kinds += concat(kinds.empty() ? "" : ", ", name_of(MemoryKind(kind)), " ", of_kind);
+  }
+  OutOfMemory error(concat("out of memory on ", device, ": ", tag.op.empty() ? "a tensor" : tag.op, " in module '", tag.module->text, "' asked for ",
+                           bytes, " bytes (", name_of(tag.kind), ", ", name_of(tag.phase), "); ", arena.live_bytes(), " bytes are held",
+                           kinds.empty() ? "" : " (", kinds, kinds.empty() ? "" : ")", ", ", arena.reserved_bytes(),
+                           " reserved, the largest hole has ", arena.largest_hole(), ", the limit is ", arena.limit(),
+                           state.limit_reason.empty() ? "" : concat(" (", state.limit_reason, ")")));
+  error.requested = bytes;
+  error.held = arena.live_bytes();
+  error.reserved = arena.reserved_bytes();
+  error.largest_hole = arena.largest_hole();
+  error.limit = arena.limit();
+  return error;
+}
+
 }  // namespace
 
 std::uint64_t Storage::next_birth() { return birth_counter.load(std::memory_order_relaxed); }
 
-std::shared_ptr<Storage> Storage::allocate(const Device& device, std::int64_t bytes) {
-  const MemoryTag tag = MemoryTag::current();
-  detail::DeviceState& state = device.state();
-  std::int64_t offset = 0;
-  {
-    std::lock_guard lock(state.mutex);
-    offset = state.arena.allocate(bytes);
-    if (offset >= 0) state.ledger.add(tag, bytes);
-    else {
-      fail<OutOfMemory>("out of memory on ", device, ": ", tag.op.empty() ? "a tensor" : tag.op, " in module '", tag.module->text,
-                        "' asked for ", bytes, " bytes (", name_of(tag.kind), ", ", name_of(tag.phase), "); ", state.arena.live_bytes(),
-                        " bytes are held, ", state.arena.reserved_bytes(), " reserved, the limit is ", state.arena.limit());
-    }
-  }
-  return std::make_shared<Storage>(device, bytes, offset, tag);
-}
+std::shared_ptr<Storage> Storage::allocate(const Device& device, std::int64_t bytes) { return std::make_shared<Storage>(device, bytes); }
 
-Storage::Storage(const Device& device, std::int64_t bytes, std::int64_t offset, const MemoryTag& tag)
-    : device_(device), bytes_(bytes), offset_(offset), data_(nullptr), tag_(tag), birth_(birth_counter.fetch_add(1, std::memory_order_relaxed)) {
-  if (std::byte* base = device.state().range->base()) data_ = base + offset;
+Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), bytes_(bytes), tag_(MemoryTag::current()) {
+  detail::DeviceState& state = device.state();
+  std::lock_guard lock(state.mutex);
+  offset_ = place(state, tag_, bytes);
+  if (offset_ < 0) throw out_of_memory(device, tag_, bytes);
+  state.ledger.add(tag_, bytes);
+  birth_ = birth_counter.fetch_add(1, std::memory_order_relaxed);
+  older_ = state.newest;
+  if (older_ != nullptr) older_->younger_ = this;
+  state.newest = this;
+  if (state.timeline) state.timeline->add({.id = birth_, .bytes = bytes, .offset = offset_, .tag = tag_}, bytes > 0 && state.ledger.is_at_peak());
+  if (std::byte* base = state.range->base()) data_ = base + offset_;
   mark_owned(data_, bytes_);
 }
 
@@ -66,14 +92,19 @@ Storage::~Storage() {
   mark_free(data_, bytes_);
   detail::DeviceState& state = device_.state();
   std::lock_guard lock(state.mutex);
+  if (state.timeline) state.timeline->remove(birth_);
+  (younger_ != nullptr ? younger_->older_ : state.newest) = older_;
+  if (older_ != nullptr) older_->younger_ = younger_;
   state.ledger.remove(tag_, bytes_);
   state.arena.release(offset_, bytes_);
 }
 
 void Storage::set_kind(MemoryKind kind) {
+  if (tag_.kind == kind) return;
   detail::DeviceState& state = device_.state();
   std::lock_guard lock(state.mutex);
   state.ledger.retag(tag_, kind, bytes_);
+  if (state.timeline) state.timeline->set_kind(birth_, kind);
 }
 
 void Storage::add_saved() {

@@ -10,9 +10,9 @@ namespace refrain {
 class Storage {
  public:
   // Takes `bytes` from the device's arena, tagged with what the calling thread is doing.
-  // Throws OutOfMemory naming requested, held, limit, module and op.
+  // Throws OutOfMemory naming requested, held, limit, module and op; nothing is changed then.
   static std::shared_ptr<Storage> allocate(const Device& device, std::int64_t bytes);
-  Storage(const Device& device, std::int64_t bytes, std::int64_t offset, const MemoryTag& tag);
+  Storage(const Device& device, std::int64_t bytes);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -34,6 +34,9 @@ class Storage {
   // The birth the next allocation will at least have.
   static std::uint64_t next_birth();
 
+  // The living storage of the same device that is next older; null for the oldest. Under the device's lock.
+  const Storage* older() const { return older_; }
+
   // While something on the tape needs these bytes a temporary counts as a saved activation.
   void add_saved();
   void remove_saved();
@@ -41,11 +44,12 @@ class Storage {
 
  private:
   Device device_;
-  std::int64_t bytes_, offset_;
-  std::byte* data_;
+  std::int64_t bytes_, offset_ = 0;
+  std::byte* data_ = nullptr;
   MemoryTag tag_;
-  std::uint64_t version_ = 0, birth_;
+  std::uint64_t version_ = 0, birth_ = 0;
   int num_saved_ = 0;
+  Storage *older_ = nullptr, *younger_ = nullptr;
 };
 
 }  // namespace refrain

@@ -13,6 +13,20 @@ void Arena::remove_hole(std::map<std::int64_t, std::int64_t>::iterator hole) {
   holes_.erase(hole);
 }
 
+// The range grows up to `offset`; what it grew by is free.
+void Arena::add_hole_at_top(std::int64_t offset) {
+  std::int64_t start = top_;
+  if (!holes_.empty()) {
+    const auto last = std::prev(holes_.end());
+    if (last->first + last->second == top_) {
+      start = last->first;
+      remove_hole(last);
+    }
+  }
+  add_hole(start, offset - start);
+  top_ = offset;
+}
+
 std::int64_t Arena::allocate(std::int64_t bytes) {
   if (bytes == 0) return 0;
   if (bytes < 0 || bytes > capacity_) return -1;
@@ -34,6 +48,30 @@ std::int64_t Arena::allocate(std::int64_t bytes) {
   top_ = start + length;
   live_ += length;
   return start;
+}
+
+bool Arena::allocate_at(std::int64_t offset, std::int64_t bytes) {
+  if (bytes == 0) return true;
+  if (bytes < 0 || offset < 0 || offset % kAlignment != 0 || bytes > capacity_ || offset > capacity_) return false;
+  const std::int64_t length = rounded(bytes), end = offset + length;
+  if (end > top_ && end > limit_) return false;
+  auto hole = holes_.upper_bound(offset);
+  if (hole != holes_.begin() && offset < top_) {
+    --hole;
+    const auto [start, hole_length] = *hole;
+    const std::int64_t hole_end = start + hole_length;
+    // A block that begins in the last hole may end above the top.
+    if (hole_end <= offset || (hole_end < end && hole_end != top_)) return false;
+    remove_hole(hole);
+    if (start < offset) add_hole(start, offset - start);
+    if (end < hole_end) add_hole(end, hole_end - end);
+  } else {
+    if (offset < top_) return false;
+    if (offset > top_) add_hole_at_top(offset);
+  }
+  if (end > top_) top_ = end;
+  live_ += length;
+  return true;
 }
 
 void Arena::release(std::int64_t offset, std::int64_t bytes) {

@@ -40,6 +40,8 @@ class Ledger {
   std::int64_t live_bytes(MemoryKind kind) const { return live_per_kind_[std::size_t(kind)]; }
   std::int64_t live_count() const { return count_; }
   std::int64_t peak_bytes() const { return peak_; }
+  // Nothing has come or gone since the peak was reached: it is made of what is alive now.
+  bool is_at_peak() const { return at_peak_; }
   // The highest each kind ever reached by itself (their sum may exceed peak_bytes()).
   const BytesPerKind& peak_per_kind() const { return peak_per_kind_; }
   // How peak_bytes() was made up; the sum is peak_bytes() exactly.
