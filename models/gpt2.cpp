@@ -1,7 +1,6 @@
 #include <refrain/models/gpt2.h>
 
 #include <refrain/autograd/ops/elementwise.h>
-#include <refrain/autograd/ops/linear.h>
 #include <refrain/autograd/ops/view.h>
 
 #include <array>
@@ -65,9 +64,7 @@ Gpt2Head::Gpt2Head(const Gpt2Config& config, const Tensor& token_weight) : weigh
   add_tied("weight", weight);
 }
 
-Tensor Gpt2Head::forward(const Tensor& hidden, const SideInputs&) {
-  return linear((*norm)(hidden), weight, Tensor());
-}
+Tensor Gpt2Head::features(const Tensor& hidden, const SideInputs&) { return (*norm)(hidden); }
 
 Gpt2::Gpt2(const Gpt2Config& config) : config_(config) {
   check(config.depth >= 1 && config.mlp_ratio > 0, "gpt2: expected depth >= 1 and mlp_ratio > 0, got ", config.depth, " and ", config.mlp_ratio);

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <refrain/models/block.h>
-#include <refrain/models/chain_model.h>
+#include <refrain/models/head.h>
 #include <refrain/nn/embedding.h>
 
 #include <string_view>
@@ -38,13 +38,13 @@ class Gpt2Embed : public StageModule {
   std::shared_ptr<Dropout> dropout;
 };
 
-class Gpt2Head : public StageModule {
+// [B, T, D] → [B, T, V]
+class Gpt2Head : public HeadStage {
  public:
   // Shares `token_weight` [V, D].
   Gpt2Head(const Gpt2Config& config, const Tensor& token_weight);
-  // [B, T, D] → [B, T, V]
-  Tensor forward(const Tensor& hidden, const SideInputs& side) override;
-  bool is_block() const override { return false; }
+  Tensor features(const Tensor& hidden, const SideInputs& side) override;
+  Projection projection() const override { return {weight, Tensor()}; }
 
   std::shared_ptr<LayerNorm> norm;
   Tensor weight;  // the token embedding's

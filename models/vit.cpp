@@ -79,9 +79,9 @@ VitHead::VitHead(const VitConfig& config) {
   linear = add<Linear>("linear", config.width, config.num_classes, LinearOptions{.weight_init = Init::zeros(), .bias_init = Init::zeros()});
 }
 
-Tensor VitHead::forward(const Tensor& hidden, const SideInputs&) {
+Tensor VitHead::features(const Tensor& hidden, const SideInputs&) {
   // The norm is per token, so only the class token's is needed.
-  return (*linear)((*norm)(select(hidden, 1, 0)));
+  return (*norm)(select(hidden, 1, 0));
 }
 
 Vit::Vit(const VitConfig& config) : config_(config) {

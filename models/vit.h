@@ -5,7 +5,7 @@
 #pragma once
 
 #include <refrain/models/block.h>
-#include <refrain/models/chain_model.h>
+#include <refrain/models/head.h>
 #include <refrain/nn/patch_embedding.h>
 
 #include <string_view>
@@ -46,12 +46,13 @@ class VitEmbed : public StageModule {
   Shape image_shape_;  // [C, H, W]
 };
 
-class VitHead : public StageModule {
+// [B, T, D] → [B, classes]
+class VitHead : public HeadStage {
  public:
   explicit VitHead(const VitConfig& config);
-  // [B, T, D] → [B, classes]
-  Tensor forward(const Tensor& hidden, const SideInputs& side) override;
-  bool is_block() const override { return false; }
+  Tensor features(const Tensor& hidden, const SideInputs& side) override;
+  Projection projection() const override { return {linear->weight, linear->bias}; }
+  Tensor logits(const Tensor& features) const override { return (*linear)(features); }
 
   std::shared_ptr<LayerNorm> norm;
   std::shared_ptr<Linear> linear;
