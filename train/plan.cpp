@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <limits>
 
 namespace refrain {
 
@@ -16,6 +17,13 @@ namespace {
 // Micro-batches of a window, and whole batches of an evaluation, that are run: the first, two between, and the last. Those
 // between that are left out find the arena as their neighbours left it, and leave it so.
 constexpr std::int64_t kMost = 4;
+
+// A device that keeps a timeline from the start, when one is wanted.
+Device plan_device(const PlanOptions& options) {
+  const Device device = Device::plan();
+  if (options.timeline) device.start_timeline();
+  return device;
+}
 
 // How an epoch of `samples` falls into whole windows and a shorter last one.
 struct Windows {
@@ -61,9 +69,10 @@ enum class Part { window, last_window, evaluation };
 // until another part changes something, and is not run again until then.
 class Rehearsal {
  public:
-  Rehearsal(const Config& config, const PlannedData& data, const Windows& windows)
-      : windows_(windows), program_(shortened(config), samples(data.train, window_samples(config, windows) + last_samples(config, windows)),
-                                    samples(data.test, evaluated(config, data.test.size)), Device::plan()),
+  Rehearsal(const Config& config, const PlannedData& data, const Windows& windows, const PlanOptions& options = {})
+      : most_(options.whole_windows ? std::numeric_limits<std::int64_t>::max() : kMost), windows_(windows),
+        program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config)),
+                 samples(data.test, evaluated(config, data.test.size)), plan_device(options)),
         state_(program_.device) {}
 
   // All steps and evaluations of a training of `total` steps.
@@ -94,6 +103,13 @@ class Rehearsal {
 
   const Program& program() const { return program_; }
 
+  // Where a part was last run.
+  std::int64_t mark_of(Part part, const Timeline& timeline) const {
+    for (std::size_t i = timeline.marks().size(); i-- > 0;)
+      if (timeline.marks()[i].label == labels_[std::size_t(part)]) return std::int64_t(i);
+    return -1;
+  }
+
   // Of a window as far as it is run here, and of an evaluation.
   Work work(Part part) {
     return work_of([&] { execute(part); });
@@ -106,8 +122,8 @@ class Rehearsal {
   }
 
  private:
-  static Config shortened(Config config) {
-    config.accumulate = std::min(config.accumulate, kMost);
+  Config shortened(Config config) const {
+    config.accumulate = std::min(config.accumulate, most_);
     return config;
   }
   static std::shared_ptr<const Samples> samples(PlannedSamples::Sizes sizes, std::int64_t size) {
@@ -115,16 +131,16 @@ class Rehearsal {
     return std::make_shared<PlannedSamples>(sizes);
   }
   // Samples of the whole window, which comes first, and of the shorter one.
-  static std::int64_t window_samples(const Config& config, const Windows& windows) {
-    return windows.whole() > 0 ? std::min(config.accumulate, kMost) * config.batch : 0;
+  std::int64_t window_samples(const Config& config) const {
+    return windows_.whole() > 0 ? std::min(config.accumulate, most_) * config.batch : 0;
   }
-  static std::int64_t last_samples(const Config& config, const Windows& windows) {
-    return windows.has_last() ? (std::min(windows.last_batches, kMost) - 1) * config.batch + windows.last_batch : 0;
+  std::int64_t last_samples(const Config& config) const {
+    return windows_.has_last() ? (std::min(windows_.last_batches, most_) - 1) * config.batch + windows_.last_batch : 0;
   }
   static std::int64_t eval_batch(const Config& config) { return config.eval_batch > 0 ? config.eval_batch : config.batch; }
-  static std::int64_t evaluated(const Config& config, std::int64_t num_test) {
+  std::int64_t evaluated(const Config& config, std::int64_t num_test) const {
     const std::int64_t batch = eval_batch(config), whole = num_test / batch;
-    return std::min(whole, kMost) * batch + num_test % batch;
+    return std::min(whole, most_) * batch + num_test % batch;
   }
 
   bool is_settled(Part part) const { return settled_at_[std::size_t(part)] == version_; }
@@ -137,12 +153,13 @@ class Rehearsal {
       program_.evaluate();
       return;
     }
-    program_.loader->set_state({0, part == Part::window ? 0 : window_samples(program_.config, windows_)});
+    program_.loader->set_state({0, part == Part::window ? 0 : window_samples(program_.config)});
     program_.trainer->step();
   }
 
   void run(Part part) {
     if (is_settled(part)) return;
+    labels_[std::size_t(part)] = part == Part::evaluation ? "evaluation" : concat("step ", program_.trainer->num_steps() + 1);
     execute(part);
     const MemoryState now(program_.device);
     if (now == state_) settled_at_[std::size_t(part)] = version_;
@@ -150,9 +167,11 @@ class Rehearsal {
     state_ = now;
   }
 
+  std::int64_t most_;
   Windows windows_;
   Program program_;
   MemoryState state_;
+  std::array<std::string, 3> labels_;  // of the mark at which each part was last run
   std::int64_t version_ = 0;
   std::array<std::int64_t, 3> settled_at_{-1, -1, -1};
 };
@@ -177,11 +196,18 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.steps = total_steps(config, windows.steps);
   plan.evaluations = 1 + (config.eval_every > 0 ? (plan.steps - 1) / windows.steps / config.eval_every : 0);
 
-  Rehearsal rehearsal(config, data, windows);
+  Rehearsal rehearsal(config, data, windows, options);
   rehearsal.run(plan.steps);
   const Program& program = rehearsal.program();
   plan.ledger = program.device.ledger();
   plan.reserved_bytes = program.device.reserved_bytes();
+  if (options.timeline) {
+    plan.timeline = program.device.timeline();
+    program.device.stop_timeline();
+    plan.parts = {.window = rehearsal.mark_of(Part::window, *plan.timeline),
+                  .last_window = rehearsal.mark_of(Part::last_window, *plan.timeline),
+                  .evaluation = rehearsal.mark_of(Part::evaluation, *plan.timeline)};
+  }
   plan.num_parameters = program.model->num_parameters();
   plan.config = program.config;
   plan.config.accumulate = config.accumulate;
@@ -189,9 +215,10 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   // From here on only work counts.
   const Work window = windows.whole() > 0 ? rehearsal.work(Part::window) : Work{};
   const Work last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};
-  const bool leaves_out = std::max(windows.whole() > 0 ? config.accumulate : 0, windows.last_batches) > kMost;
+  const std::int64_t most = options.whole_windows ? std::numeric_limits<std::int64_t>::max() : kMost;
+  const bool leaves_out = std::max(windows.whole() > 0 ? config.accumulate : 0, windows.last_batches) > most;
   const Work middle = leaves_out ? middle_work(config, data) : Work{};
-  const auto left_out = [](std::int64_t count) { return double(std::max<std::int64_t>(count - kMost, 0)); };
+  const auto left_out = [most](std::int64_t count) { return double(std::max<std::int64_t>(count - most, 0)); };
   const Work whole_step = plus(window, left_out(config.accumulate), middle), last_step = plus(last, left_out(windows.last_batches), middle);
   plan.step = windows.whole() > 0 ? whole_step : last_step;
   const double num_last = windows.has_last() ? double(plan.steps / windows.steps) : 0;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <refrain/core/memory/ledger.h>
+#include <refrain/core/memory/timeline.h>
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/calibrate.h>
 #include <refrain/train/config.h>
@@ -16,6 +17,16 @@ namespace refrain {
 
 struct PlanOptions {
   std::int64_t num_train = 0, num_test = 0;  // samples; 0: as the data says, else 60000 and 10000
+  bool timeline = false;                     // every allocation with its birth and death, in Plan::timeline
+  // Run every micro-batch of a window and every batch of an evaluation, as the training does: its timeline is then the run's,
+  // event by event. Otherwise those between that are like their neighbours are left out.
+  bool whole_windows = false;
+};
+
+// Where in a plan's timeline the parts of the program stand as they repeat themselves: indices of marks, -1 where there is none.
+struct PlannedParts {
+  std::int64_t window = -1, last_window = -1;  // of a step; the shorter one at the end of an epoch
+  std::int64_t evaluation = -1;
 };
 
 // Work of a part of the program.
@@ -32,6 +43,9 @@ struct Plan {
 
   Ledger ledger;                      // its peak is the run's
   std::int64_t reserved_bytes = 0;    // of the arena, holes included
+
+  std::optional<Timeline> timeline;   // when asked for; from the building of the model to the end of the rehearsal
+  PlannedParts parts;                 // of the timeline
 
   Work step, evaluation, run;         // of a whole window with its update; of one evaluation; of all steps
   double replayed_share() const { return run.total.flops > 0 ? run.replay.flops / run.total.flops : 0; }
