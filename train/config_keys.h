@@ -94,7 +94,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"checkpoint_levels", "nested: levels of regions inside regions", 1, 16}, c.checkpoint_levels);
   f(Key{"checkpoint_keep", "selective: ops whose results are kept, such as \"attention\""}, c.checkpoint_keep);
   f(Key{"certify", "hash every value and compare it in replay"}, c.certify);
-  f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: no limit", 0, 9e18}, c.memory_limit);
+  f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: what system and control group have free at the start", 0, 9e18}, c.memory_limit);
 
   section("run");
   f(Key{"seed", "of everything random", 0, 9e18}, c.seed);

@@ -1,6 +1,7 @@
 #include <refrain/train/plan_report.h>
 
 #include <refrain/core/check.h>
+#include <refrain/core/cpu/process_memory.h>
 #include <refrain/train/peak_json.h>
 #include <refrain/train/report.h>
 
@@ -65,7 +66,7 @@ std::string plan_report(const Plan& plan) {
     const std::int64_t left = limit - plan.reserved_bytes;
     out += row("memory_limit", concat(bytes_text(limit), left >= 0 ? " holds" : " is too low"));
   }
-  out += concat("\n", peak_report(plan.ledger, plan.reserved_bytes));
+  out += concat("\n", peak_report(plan.ledger, plan.reserved_bytes), outside_arena_report(process_memory().resident));
   out += concat("\nWork\n\n", row("a step", scaled(plan.step.total.flops, "FLOP")), row("an evaluation", scaled(plan.evaluation.total.flops, "FLOP")),
                 row("all steps", scaled(plan.run.total.flops, "FLOP")), row("of it replayed", percent(plan.replayed_share())));
   if (plan.rates) {
@@ -98,6 +99,7 @@ std::string plan_json(const Plan& plan) {
   json["evaluations"] = plan.evaluations;
   add_peak(json, plan.ledger, plan.reserved_bytes);
   json["peak_by_module"] = nlohmann::ordered_json::array();
+  json["outside_arena_bytes"] = {{"start", process_memory().resident}};
   for (const PeakEntry& entry : plan.ledger.entries_at_peak())
     json["peak_by_module"].push_back({{"module", entry.module->text}, {"kind", name_of(entry.kind)}, {"bytes", entry.bytes}});
   if (config.memory_limit.value > 0) {

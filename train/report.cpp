@@ -2,6 +2,7 @@
 
 #include <refrain/core/check.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace refrain {
@@ -41,6 +42,13 @@ std::string peak_report(const Ledger& ledger, std::int64_t reserved_bytes) {
   for (int kind = 0; kind < kNumMemoryKinds; ++kind)
     if (const std::int64_t bytes = ledger.peak_per_kind()[std::size_t(kind)]; bytes > 0)
       out += row(std::string(name_of(MemoryKind(kind))), bytes, peak);
+  return out;
+}
+
+std::string outside_arena_report(std::int64_t start_bytes, std::int64_t peak_bytes) {
+  const std::int64_t most = std::max(start_bytes, peak_bytes);
+  std::string out = "\nOutside the arena, as the system counts it\n\n" + row("at the start", start_bytes, most);
+  if (peak_bytes >= 0) out += row("at the peak of the process", peak_bytes, most);
   return out;
 }
 

@@ -10,6 +10,10 @@ namespace refrain {
 // A plain table of the ledger's peak; its rows sum to the peak exactly. `reserved_bytes` is the arena's extent.
 std::string peak_report(const Ledger& ledger, std::int64_t reserved_bytes);
 
+// What the process holds besides the arena: code, libraries and their buffers, thread stacks, samples. At the start of a run,
+// and at the process's peak minus what the arena has reserved by the end; the latter below 0, or `peak` missing, is left out.
+std::string outside_arena_report(std::int64_t start_bytes, std::int64_t peak_bytes = -1);
+
 // 1234567 → "1.2 MiB".
 std::string bytes_text(std::int64_t bytes);
 

@@ -2,6 +2,8 @@
 
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/finite_watch.h>
+#include <refrain/core/cpu/available_memory.h>
+#include <refrain/core/cpu/process_memory.h>
 #include <refrain/core/io/snapshot.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>
@@ -12,8 +14,10 @@
 #include <refrain/train/setup.h>
 #include <refrain/train/snapshot_state.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -46,7 +50,13 @@ class DecayingMean {
 void apply_process_settings(const Config& config, const Device& device) {
   check(config.device != "cuda", "device: no CUDA device");
   if (config.threads > 0) set_num_threads(int(config.threads));
-  if (config.memory_limit.value > 0) device.set_memory_limit(config.memory_limit.value);
+  if (config.memory_limit.value > 0) {
+    device.set_memory_limit(config.memory_limit.value, "memory_limit");
+  } else {
+    // So that an exception comes before the kernel's kill.
+    const std::int64_t reserved = device.reserved_bytes(), free = std::min(available_memory(), std::numeric_limits<std::int64_t>::max() - reserved);
+    device.set_memory_limit(std::max<std::int64_t>(reserved + free, 1), "what system and control group had free at the start");
+  }
 }
 
 // Everything of a run that lives from its first to its last step.
@@ -167,6 +177,7 @@ struct Run : Program {
   const RunHooks& hooks;
   fs::path run_dir;
   std::int64_t saved_step = -1;
+  std::int64_t outside_at_start = 0;
   double train_seconds = 0, flops = 0, replayed_flops = 0;
   DecayingMean mean_loss, mean_accuracy, mean_step_seconds, mean_wait_seconds, mean_samples, mean_lost;
 };
@@ -200,13 +211,15 @@ void write_summary(const Run& run, const RunResult& result) {
   json["train_seconds"] = result.train_seconds;
   json["samples_per_second"] = result.samples_per_second;
   add_peak(json, ledger, run.device.reserved_bytes());
+  const std::int64_t outside_at_peak = process_memory().peak - run.device.reserved_bytes();
+  json["outside_arena_bytes"] = {{"start", run.outside_at_start}, {"peak", outside_at_peak}};
   json["replayed_flops_share"] = run.replayed_share();
   json["flops"] = run.flops;
   json["num_parameters"] = run.model->num_parameters();
   json["threads"] = num_threads();
   json["seed"] = run.config.seed;
   json["version"] = version();
-  write_file_atomically(run.run_dir / "report.txt", peak_report(ledger, run.device.reserved_bytes()));
+  write_file_atomically(run.run_dir / "report.txt", peak_report(ledger, run.device.reserved_bytes()) + outside_arena_report(run.outside_at_start, outside_at_peak));
   write_file_atomically(run.run_dir / "summary.json", json.dump(2) + "\n");
 }
 
@@ -223,7 +236,9 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   check(!config.run_dir.empty(), "run_dir: is not set");
   check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
   apply_process_settings(config, options.device);
+  const std::int64_t outside_at_start = process_memory().resident - options.device.reserved_bytes();
   Run run(config, options, hooks);
+  run.outside_at_start = outside_at_start;
   if (options.resume) run.resume();
   make_directories(run.run_dir);
   write_file_atomically(run.run_dir / "config.toml", to_toml(run.config));

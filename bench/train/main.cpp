@@ -1,7 +1,7 @@
 // bench_train: step time and peak bytes of one named training. One model a process, so that the process's peak is its own.
-#include <refrain/bench/train/process_memory.h>
 #include <refrain/bench/train/workload.h>
 
+#include <refrain/core/cpu/process_memory.h>
 #include <refrain/core/device.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>

@@ -4,6 +4,7 @@
 #include <refrain/core/device.h>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,8 +19,14 @@ constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 class MappedRange : public AddressRange {
  public:
   MappedRange() {
-    // Twice the machine's memory leaves room for holes; smaller when the process may not map that much.
-    capacity_ = std::int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) * 2 / kHugePage * kHugePage;
+    // Twice the machine's memory leaves room for holes; smaller when the process may not map that much. Where address space
+    // is limited a quarter is left for threads, libraries and files.
+    capacity_ = std::int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) * 2;
+    for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+      rlimit limit{};
+      if (getrlimit(resource, &limit) == 0 && limit.rlim_cur < rlim_t(capacity_)) capacity_ = std::int64_t(limit.rlim_cur / 4 * 3);
+    }
+    capacity_ = capacity_ / kHugePage * kHugePage;
     for (; capacity_ >= 16 * kHugePage; capacity_ = capacity_ / 2 / kHugePage * kHugePage) {
       mapped_ = mmap(nullptr, std::size_t(capacity_ + kHugePage), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,9 +1,9 @@
-#include <refrain/bench/train/process_memory.h>
+#include <refrain/core/cpu/process_memory.h>
 
 #include <fstream>
 #include <string>
 
-namespace refrain::bench {
+namespace refrain {
 
 ProcessMemory process_memory() {
   ProcessMemory memory;
@@ -17,4 +17,4 @@ ProcessMemory process_memory() {
   return memory;
 }
 
-}  // namespace refrain::bench
+}  // namespace refrain

@@ -1,9 +1,9 @@
-// Memory of the whole process as Linux counts it.
+// Memory of the whole process as Linux counts it: what lies outside the arena as well.
 #pragma once
 
 #include <cstdint>
 
-namespace refrain::bench {
+namespace refrain {
 
 // Resident bytes now and the most there ever were (VmRSS and VmHWM); 0 where /proc does not tell.
 struct ProcessMemory {
@@ -11,4 +11,4 @@ struct ProcessMemory {
 };
 ProcessMemory process_memory();
 
-}  // namespace refrain::bench
+}  // namespace refrain
