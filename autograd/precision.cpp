@@ -18,6 +18,7 @@ constexpr OpRule kTable[] = {
     {"conv2d", OpPrecision::compute, 1},
     {"attention", OpPrecision::compute, 3},
     {"linear_cross_entropy", OpPrecision::compute, 1},
+    {"mlp", OpPrecision::compute, 1},
     // Their readers are products. Statistics are f32 in every mode.
     {"layer_norm", OpPrecision::writes},
     {"batch_norm", OpPrecision::writes},

@@ -29,6 +29,7 @@ BlockOptions block_options(const Gpt2Config& config) {
           .dropout = config.dropout,
           .attention = {.causal = true, .dropout = config.attention_dropout, .qkv_init = ordinary, .proj_init = into_residual},
           .mlp = {.gelu = GeluForm::tanh,
+                  .chunk_rows = config.mlp_chunk,
                   .fc1 = {.weight_init = ordinary, .bias_init = Init::zeros()},
                   .fc2 = {.weight_init = into_residual, .bias_init = Init::zeros()}}};
 }

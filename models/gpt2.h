@@ -21,6 +21,7 @@ struct Gpt2Config {
   double mlp_ratio = 4;          // hidden width of the MLPs / width, rounded to a whole width
   double dropout = 0.1;          // after the positions and after both branches
   double attention_dropout = 0.1;
+  std::int64_t mlp_chunk = 0;    // rows (a token of a sample each) whose MLP values exist at a time; 0: all
 };
 
 // The published sizes: `gpt2`, `gpt2_medium`, `gpt2_large`, `gpt2_xl`. Throws InvalidArgument for other names.

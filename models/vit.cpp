@@ -37,7 +37,7 @@ BlockOptions block_options(const VitConfig& config, std::int64_t index) {
           .dropout = config.dropout,
           .stochastic_depth = config.stochastic_depth * double(index) / last,
           .attention = {.dropout = config.attention_dropout},
-          .mlp = {.gelu = GeluForm::erf, .dropout = config.dropout, .fc1 = linear, .fc2 = linear}};
+          .mlp = {.gelu = GeluForm::erf, .dropout = config.dropout, .chunk_rows = config.mlp_chunk, .fc1 = linear, .fc2 = linear}};
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct VitConfig {
   double dropout = 0;            // after the positions, in the MLPs and after both branches
   double attention_dropout = 0;  // of attention weights
   double stochastic_depth = 0;   // of the last block; rises linearly from 0 at the first
+  std::int64_t mlp_chunk = 0;    // rows (a token of a sample each) whose MLP values exist at a time; 0: all
 };
 
 // The published sizes: `vit_ti_16`, `vit_s_16`, `vit_b_16`, `vit_l_16`, `vit_h_14`, each also with patch 14, 16 or 32.

@@ -10,7 +10,9 @@ namespace refrain {
 
 struct MlpOptions {
   GeluForm gelu = GeluForm::erf;
-  double dropout = 0;  // after GELU
+  double dropout = 0;           // after GELU
+  std::int64_t chunk_rows = 0;  // the hidden values of so many rows exist at a time, in forward and backward
+                                // (autograd/ops/mlp.h); 0: those of all, kept for backward
   LinearOptions fc1 = {}, fc2 = {};
 };
 
@@ -25,6 +27,7 @@ class Mlp : public Module {
 
  private:
   GeluForm gelu_;
+  std::int64_t chunk_rows_;
 };
 
 }  // namespace refrain

@@ -14,6 +14,7 @@
 #include <refrain/autograd/ops/linear_cross_entropy.h>
 #include <refrain/autograd/ops/loss.h>
 #include <refrain/autograd/ops/matmul.h>
+#include <refrain/autograd/ops/mlp.h>
 #include <refrain/autograd/ops/norm.h>
 #include <refrain/autograd/ops/reduce.h>
 #include <refrain/autograd/ops/softmax.h>

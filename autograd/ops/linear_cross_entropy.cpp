@@ -1,60 +1,13 @@
 #include <refrain/autograd/op.h>
 #include <refrain/autograd/ops/linear_cross_entropy.h>
 #include <refrain/autograd/ops/product_weight.h>
-#include <refrain/core/view.h>
-#include <refrain/kernels/convert/convert.h>
-#include <refrain/kernels/elementwise/elementwise.h>
-#include <refrain/kernels/matmul/matmul.h>
+#include <refrain/autograd/ops/row_chunks.h>
 
-#include <algorithm>
 #include <array>
 
 namespace refrain {
 
 namespace {
-
-Tensor workspace(const Shape& shape, DType dtype, const Device& device) {
-  const KindScope kind(MemoryKind::workspace);
-  return empty(shape, dtype, device);
-}
-
-// t, whose leading dims are the rows, as [rows, …].
-Tensor as_rows(const Tensor& t, std::int64_t rows, std::int64_t width) { return view::reshape(contiguous_values(t), {rows, width}); }
-Tensor as_rows(const Tensor& t, std::int64_t rows) { return view::reshape(contiguous_values(t), {rows}); }
-
-// A stretch of rows, and what belongs to it of a tensor of all rows.
-struct Chunk {
-  std::int64_t index, begin, rows;
-  Tensor of(const Tensor& t) const { return view::slice(t, 0, begin, begin + rows); }
-};
-
-// How rows are cut: by their number and chunk_rows alone.
-struct Chunks {
-  std::int64_t rows, size;
-  Chunks(const Tensor& targets, std::int64_t chunk_rows)
-      : rows(targets.numel()), size(chunk_rows == 0 ? rows : std::min(rows, chunk_rows)) {}
-  // At least one, so that results of no rows are written too.
-  std::int64_t count() const { return rows == 0 ? 1 : (rows + size - 1) / size; }
-  Chunk operator[](std::int64_t i) const { return {i, i * size, std::min(size, rows - i * size)}; }
-};
-
-// A sum of chunks' parts: the first is written, the others are added. 16-bit sums of several parts are kept in f32.
-class GradientSum {
- public:
-  GradientSum() = default;
-  GradientSum(const Shape& shape, DType dtype, const Device& device, bool is_several)
-      : result_(empty(shape, dtype, device)), sum_(result_) {
-    if (is_several && is_16_bit(dtype)) sum_ = workspace(shape, DType::f32, device);
-  }
-  const Tensor& sum() const { return sum_; }
-  Tensor finish() const {
-    if (!is_same(sum_, result_)) launch(Convert{.x = sum_, .out = result_});
-    return result_;
-  }
-
- private:
-  Tensor result_, sum_;
-};
 
 struct LinearCrossEntropyOp {
   static constexpr std::string_view name = "linear_cross_entropy";
@@ -71,7 +24,7 @@ struct LinearCrossEntropyOp {
     const Device& device = hidden.device();
     const DType accumulator = accumulator_dtype(hidden.dtype());
     const bool is_summed = options.reduction != Reduction::none;
-    const Chunks chunks(targets, chunk_rows);
+    const Chunks chunks(targets.numel(), chunk_rows);
     const Tensor loss = op_output(is_summed ? Shape{} : targets.shape(), accumulator, device);
     const Tensor correct = op_output({chunks.count()}, DType::i64, device);
     Tensor statistics;
@@ -115,11 +68,10 @@ struct LinearCrossEntropyOp {
                  statistics = saved.statistics.get();
     const CrossEntropyOptions& options = saved.options;
     const Device& device = hidden.device();
-    const Chunks chunks(targets, saved.chunk_rows);
-    const std::int64_t V = weight.dim(0), D = weight.dim(1);
-    const bool is_summed = options.reduction != Reduction::none, is_several = chunks.count() > 1;
+    const Chunks chunks(targets.numel(), saved.chunk_rows);
+    const bool is_summed = options.reduction != Reduction::none;
     const Tensor flat_targets = as_rows(targets, chunks.rows);
-    Tensor row_grads = is_summed ? workspace({chunks.rows}, statistics.dtype(), device) : as_rows(grad_outs[0], chunks.rows);
+    const Tensor row_grads = is_summed ? workspace({chunks.rows}, statistics.dtype(), device) : as_rows(grad_outs[0], chunks.rows);
     if (is_summed) {
       launch(SpreadLossGradient{.grad_out = grad_outs[0],
                                 .targets = flat_targets,
@@ -128,20 +80,8 @@ struct LinearCrossEntropyOp {
                                 .scale = options.scale,
                                 .out = row_grads});
     }
-    Tensor grad_hidden, scratch, bias_part;
-    GradientSum grad_weight, grad_bias;
-    if (needs[0]) grad_hidden = empty(hidden.shape(), hidden.dtype(), device);
-    if (needs[1]) {
-      grad_weight = GradientSum({V, D}, weight.dtype(), device, is_several);
-      const std::int64_t size =
-          std::max(scratch_size(chunks[0], grad_weight.sum()), scratch_size(chunks[chunks.count() - 1], grad_weight.sum()));
-      if (size > 0) scratch = workspace({size}, accumulator_dtype(grad_weight.sum().dtype()), device);
-    }
-    if (needs[2]) {
-      grad_bias = GradientSum({V}, bias.dtype(), device, is_several);
-      if (is_several) bias_part = workspace({V}, grad_bias.sum().dtype(), device);
-    }
-    const bool is_one_pass = needs[1] && needs[2] && grad_bias.sum().dtype() == grad_weight.sum().dtype();
+    const Tensor grad_hidden = needs[0] ? empty(hidden.shape(), hidden.dtype(), device) : Tensor();
+    const LinearGradients gradients(weight, needs[1], bias, needs[2], chunks);
     const Tensor product_weight = weight_as(name, weight, hidden.dtype());
     for_each_logits(hidden, product_weight, bias, chunks, [&](const Chunk& chunk, const Tensor& x, const Tensor& logits) {
       // The gradient goes where the logits are: nobody else sees them.
@@ -154,25 +94,13 @@ struct LinearCrossEntropyOp {
                                   .reduction = Reduction::none,
                                   .scale = is_summed ? 1 : options.scale,
                                   .out = logits});
-      const bool is_first = chunk.index == 0;
-      const Tensor bias_out = is_first ? grad_bias.sum() : bias_part;
-      if (needs[1]) {
-        const std::int64_t size = scratch_size(chunk, grad_weight.sum());
-        launch(LinearBackwardWeight{.grad_out = logits,
-                                    .x = x,
-                                    .out = grad_weight.sum(),
-                                    .grad_bias = is_one_pass ? bias_out : Tensor(),
-                                    .scratch = size > 0 ? view::slice(scratch, 0, 0, size) : Tensor(),
-                                    .beta = is_first ? 0.0 : 1.0});
+      gradients.add(chunk, logits, x);
+      if (needs[0]) {
+        const Tensor out = chunk.of(as_rows(grad_hidden, chunks.rows, hidden.dim(-1)));
+        launch(LinearBackwardInput{.grad_out = logits, .weight = product_weight, .out = out});
       }
-      if (needs[2]) {
-        if (!is_one_pass) launch(LinearBackwardBias{.grad_out = logits, .out = bias_out});
-        if (!is_first) launch(Binary{.op = BinaryOp::add, .a = grad_bias.sum(), .b = bias_out, .out = grad_bias.sum()});
-      }
-      if (needs[0])
-        launch(LinearBackwardInput{.grad_out = logits, .weight = product_weight, .out = chunk.of(as_rows(grad_hidden, chunks.rows, D))});
     });
-    return {grad_hidden, needs[1] ? grad_weight.finish() : Tensor(), needs[2] ? grad_bias.finish() : Tensor(), Tensor()};
+    return {grad_hidden, gradients.weight(), gradients.bias(), Tensor()};
   }
 
  private:
@@ -186,10 +114,6 @@ struct LinearCrossEntropyOp {
     check(chunk_rows >= 0, name, ": expected chunk_rows >= 0, got ", chunk_rows);
   }
 
-  static std::int64_t scratch_size(const Chunk& chunk, const Tensor& sum) {
-    return LinearBackwardWeight::scratch_size(chunk.rows, sum.dim(0), sum.dim(1), sum.dtype());
-  }
-
   // Calls f(chunk, its rows of hidden, their logits) for one chunk after the other; weight in the products' dtype.
   template <class F>
   static void for_each_logits(const Tensor& hidden, const Tensor& weight, const Tensor& bias, const Chunks& chunks, F&& f) {
@@ -198,7 +122,7 @@ struct LinearCrossEntropyOp {
     const Tensor buffer = workspace({chunks.size, V}, hidden.dtype(), hidden.device());
     for (std::int64_t i = 0; i < chunks.count(); ++i) {
       const Chunk chunk = chunks[i];
-      const Tensor chunk_x = chunk.of(x), logits = view::slice(buffer, 0, 0, chunk.rows);
+      const Tensor chunk_x = chunk.of(x), logits = chunk.in(buffer);
       launch(LinearForward{.x = chunk_x, .weight = weight, .bias = packed_bias, .out = logits, .pre_activation = {}});
       f(chunk, chunk_x, logits);
     }

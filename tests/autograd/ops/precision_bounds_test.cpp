@@ -265,11 +265,12 @@ TEST_CASE("precision bounds: arithmetic, functions, sums, products and moves in 
 TEST_CASE("precision bounds: softmax, losses, norms and attention in 16 bits") {
   check_all(row_cases());
   check_all(loss_cases());
+  check_all(mlp_cases());
 }
 
 TEST_CASE("precision bounds: every op of the precision table is checked") {
   std::set<std::string> checked;
-  for (const auto& cases : {arithmetic(), functions(), sums_and_products(), moves(), row_cases(), loss_cases()}) {
+  for (const auto& cases : {arithmetic(), functions(), sums_and_products(), moves(), row_cases(), loss_cases(), mlp_cases()}) {
     for (const HalfCase& c : cases) checked.insert(c.name.substr(0, c.name.find(':')));
   }
   for (const OpRule& rule : precision_table()) {
