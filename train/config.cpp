@@ -377,11 +377,16 @@ void check_config(const Config& config) {
         ", got ", config.data_format);
   check(config.checkpoint_keep.empty() || config.checkpoint == "selective", "checkpoint_keep: needs checkpoint = \"selective\", got \"",
         config.checkpoint, "\"");
+  check(config.checkpoint_parts.empty() || config.checkpoint == "custom", "checkpoint_parts: needs checkpoint = \"custom\", got \"", config.checkpoint,
+        "\"");
+  check((config.memory_budget.value > 0) == (config.checkpoint == "budget"), "memory_budget and checkpoint = \"budget\": each needs the other, got ",
+        config.memory_budget.value, " bytes and \"", config.checkpoint, "\"");
   const bool has_bounds = config.loss_scale != "static" && config.loss_scale != "off";
   check(!has_bounds || (config.loss_scale_min <= config.loss_scale_init && config.loss_scale_init <= config.loss_scale_max),
         "loss_scale_init: expected between ", config.loss_scale_min, " and ", config.loss_scale_max, ", got ", config.loss_scale_init);
-  if (config.update == "fused") {
-    constexpr const char* kReason = ": needs all gradients before the first update, which update = \"fused\" does not keep";
+  if (config.update == "fused" && config.accumulate_schedule == "ordinary") {
+    constexpr const char* kReason =
+        ": needs all gradients before the first update, which update = \"fused\" does not keep; with accumulate_schedule = \"layerwise\" it can be had";
     check(config.clip_norm == 0, "clip_norm", kReason);
     check(config.loss_scale != "dynamic" && !(config.loss_scale == "auto" && config.precision == "16-mixed"), "loss_scale: a dynamic scale", kReason);
     check(config.non_finite != "skip", "non_finite: skip", kReason);

@@ -61,11 +61,15 @@ struct Config {
 
   // memory
   std::string update = "after";
+  std::string accumulate_schedule = "ordinary";
   std::string checkpoint = "none";
   std::int64_t checkpoint_levels = 2;
-  std::vector<std::string> checkpoint_keep;
+  std::vector<std::string> checkpoint_keep, checkpoint_parts;
+  ByteCount memory_budget;
   bool certify = false;
+  std::int64_t loss_chunk = 0, mlp_chunk = 0;
   ByteCount memory_limit;
+  std::int64_t timeline = 0;
 
   // run
   std::int64_t seed = 0;

@@ -90,11 +90,18 @@ void for_each_key(C& c, Section&& section, F&& f) {
   section("memory");
   f(Key{.name = "update", .meaning = "when parameters are updated: after backward, or inside it as each gradient becomes final", .choices = "after|fused"},
     c.update);
-  f(Key{.name = "checkpoint", .meaning = "which activations are dropped and replayed", .choices = "none|block|nested|selective"}, c.checkpoint);
+  f(Key{.name = "accumulate_schedule", .meaning = "micro-batches pass the whole model one by one, or all of them stage by stage", .choices = "ordinary|layerwise"},
+    c.accumulate_schedule);
+  f(Key{.name = "checkpoint", .meaning = "which activations are dropped and replayed", .choices = "none|block|nested|selective|custom|budget"}, c.checkpoint);
   f(Key{"checkpoint_levels", "nested: levels of regions inside regions", 1, 16}, c.checkpoint_levels);
   f(Key{"checkpoint_keep", "selective: ops whose results are kept, such as \"attention\""}, c.checkpoint_keep);
+  f(Key{"checkpoint_parts", "custom: regions over blocks, such as \"0-3 none\", \"4-7 block keep attention\", \"8-11 group 2 block\""}, c.checkpoint_parts);
+  f(Key{"memory_budget", "budget: bytes that the run may take, such as 2GB; what costs least within them is chosen", 0, 9e18}, c.memory_budget);
   f(Key{"certify", "hash every value and compare it in replay"}, c.certify);
+  f(Key{"loss_chunk", "rows (predictions) whose logits exist at a time, computed again in backward; 0: all, kept", 0, kMany}, c.loss_chunk);
+  f(Key{"mlp_chunk", "rows (tokens) whose MLP values exist at a time, computed again in backward; 0: all, kept", 0, kMany}, c.mlp_chunk);
   f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: what system and control group have free at the start", 0, 9e18}, c.memory_limit);
+  f(Key{"timeline", "last steps whose every allocation is recorded and written into the run directory; 0: none", 0, 1000}, c.timeline);
 
   section("run");
   f(Key{"seed", "of everything random", 0, 9e18}, c.seed);
