@@ -110,7 +110,6 @@ Timeline Device::timeline() const {
 
 void Device::mark(std::string_view label) const {
   std::lock_guard lock(state_->mutex);
-  if (state_->placement) state_->placement->begin_section(label);
   if (state_->timeline) state_->timeline->mark(label);
 }
 

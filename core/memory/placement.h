@@ -8,14 +8,15 @@
 
 namespace refrain {
 
-// Asked under the device's lock, once for every allocation of more than 0 bytes, in order.
+// Asked under the device's lock.
 class Placement {
  public:
   virtual ~Placement() = default;
-  // The offset the block should have; -1: wherever it fits best. Where the range is not free the arena chooses.
+  // Once for every allocation of more than 0 bytes, in order: the offset it should have; -1: wherever it fits best. Where that
+  // range is not free the arena chooses.
   virtual std::int64_t offset_for(std::int64_t bytes, const MemoryTag& tag) = 0;
-  // Device::mark() was called.
-  virtual void begin_section(std::string_view label) = 0;
+  // A part of the program begins that allocates the same each time it is called that.
+  virtual void begin_section(std::string_view key) = 0;
 };
 
 }  // namespace refrain
