@@ -19,6 +19,8 @@ constexpr std::string_view kHelp =
     "  refrain train CONFIG.toml [--KEY VALUE …]     train as a configuration says\n"
     "  refrain train --resume RUN_DIR                continue a run from its newest snapshot\n"
     "  refrain plan CONFIG.toml [--KEY VALUE …]      memory, work and time of a training, without training\n"
+    "  refrain ladder                                the memory ladder of ViT-L/16, planned rung by rung\n"
+    "  refrain report MEMORY.json                    report.html of an exported memory.json\n"
     "  refrain evaluate RUN_DIR                      test a run's newest snapshot\n"
     "\n"
     "  refrain COMMAND --help                        all about a command\n"
@@ -29,7 +31,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 const std::vector<Command>& commands() {
-  static const std::vector<Command> list{{"train", train_command}, {"plan", plan_command}, {"evaluate", evaluate_command}};
+  static const std::vector<Command> list{{"train", train_command}, {"plan", plan_command}, {"ladder", ladder_command}, {"report", report_command}, {"evaluate", evaluate_command}};
   return list;
 }
 

@@ -60,8 +60,9 @@ function showMemoryChart() {
     timeButton.setAttribute('aria-pressed', String(view.byTime));
     reset();
   }}, 'by time');
+  const numSteps = stretches.filter(stretch => /^(step|window)/.test(stretch.label)).length;
   const made = section('Memory over time',
-    (data.marks.length > 1 ? `the last ${countText(stretches.filter(stretch => /^(step|window)/.test(stretch.label)).length)} steps` : 'all of the run') + ', the highest moment of every pixel',
+    (numSteps ? `${countText(numSteps)} ${numSteps === 1 ? 'step' : 'steps'}` : 'all of the run') + ', the highest moment of every pixel',
     [chooser, hasTime ? timeButton : null, press('+', 'zoom in', () => zoom(0.5)), press('−', 'zoom out', () => zoom(2)), press('reset', 'show all', () => reset())]);
 
   const drawn = plot(made, 340, 'Memory by kind over time. Arrow keys move the cursor, plus and minus zoom, zero shows all.', draw);

@@ -19,9 +19,12 @@ const worth = remedy => remedy.saved_bytes * (1 - Math.min(0.9, Math.max(0, reme
 const bestOf = remedies => (remedies || []).filter(remedy => remedy.saved_bytes > 0).sort((a, b) => worth(b) - worth(a))[0];
 
 function sentence() {
-  const largest = [...data.groups].sort((a, b) => b.bytes - a.bytes)[0];
+  const kind = [...kinds].sort((a, b) => peakOfKind(b) - peakOfKind(a))[0];
+  const largest = data.groups.filter(group => group.kind === kind).sort((a, b) => b.bytes - a.bytes)[0] || data.groups[0];
   if (!largest) return null;
-  const made = element('p', {class: 'sentence', id: 'sentence'}, `At the peak, ${percentText(share(largest.bytes))} of the bytes are ${largest.name}. `);
+  const isAll = largest.bytes > 0.95 * peakOfKind(kind);
+  const made = element('p', {class: 'sentence', id: 'sentence'}, `At the peak, ${percentText(share(peakOfKind(kind)))} of the bytes are `,
+    isAll ? largest.name : `${kindWord(kind)}, the largest part of them those of ${largest.modules || 'no module'}`, '. ');
   const best = bestOf(largest.remedies) || bestOf(allRemedies());
   if (!best) return made;
   const extra = extraFlopsText(best);

@@ -1,0 +1,229 @@
+// The rungs and columns as data, and their plans.
+#include <refrain/train/ladder.h>
+
+#include <refrain/core/check.h>
+#include <refrain/data/samples.h>
+#include <refrain/train/plan.h>
+#include <refrain/train/program.h>
+#include <refrain/train/setup.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <sstream>
+
+namespace refrain {
+
+namespace {
+
+// Evaluations by 4 images at a time: the article's peak is the training's. As many samples as it has.
+constexpr const char* kCommon = "--preset vit_l_16 --image-size 224 --channels 3 --num-classes 10 --eval-batch 4";
+constexpr std::int64_t kNumTrain = 45000, kNumTest = 10000;
+
+struct Targets {
+  double a = 0, b = 0, c = 0;
+};
+struct Rung {
+  const char* name;
+  std::vector<double> published_gb;
+  const char* flags;        // precision and optimizer
+  std::int64_t samples;     // an optimizer step
+  std::int64_t batch;       // a micro-batch, in the ordinary order
+  Targets targets;
+  const char* missing;
+};
+const std::vector<Rung>& rungs() {
+  static const std::vector<Rung> list{
+      {"fp32 Adam b64", {26.84}, "--precision 32-true --optimizer adam --lr 5e-5", 64, 64, {16.40, 5.18, 4.25}, ""},
+      {"16-mixed b64", {18.21}, "--precision 16-mixed --optimizer adam --lr 5e-5", 64, 64, {12.53, 5.12, 4.02}, ""},
+      {"bf16-true b64", {13.82}, "--precision bf16-true --optimizer adam --lr 5e-5", 64, 64, {8.23, 2.61, 2.13}, ""},
+      {"b16", {5.69}, "--precision bf16-true --optimizer adam --lr 5e-5", 16, 16, {3.47, 2.06, 1.93}, ""},
+      {"micro-batch 4 x 4", {3.91}, "--precision bf16-true --optimizer adam --lr 5e-5", 16, 4, {2.86, 2.06, 1.92}, ""},
+      {"+ SGD", {2.02}, "--precision bf16-true --optimizer sgd --lr 0.01", 16, 4, {1.64, 0.85, 0.71}, ""},
+      {"load", {1.24, 0.65}, "--precision bf16-true", 0, 0, {0.609, 0, 0}, ""},
+      {"sharded x4 + checkpoint", {6.59}, "", 0, 0, {}, "not built yet: sharded parameters"},
+      {"+ offload", {6.03}, "", 0, 0, {}, "not built yet: streaming from host memory"},
+  };
+  return list;
+}
+
+struct Column {
+  const char *name, *meaning;
+  std::int64_t micro_batches;  // a step; 0: as the rung has them
+  const char* flags;
+  double Targets::*target;
+};
+const std::vector<Column>& columns() {
+  static const std::vector<Column> list{
+      {"plain", "the rung as it stands: ordinary order, update after backward, nothing replayed", 0, "", nullptr},
+      {"A", "fused: each parameter updated in backward, its gradient freed at once", 0, "--update fused", &Targets::a},
+      {"layerwise", "A with 4 micro-batches that pass the model layer by layer, nothing replayed", 4, "--update fused --accumulate-schedule layerwise", nullptr},
+      {"B", "layerwise with a checkpoint per block", 4, "--update fused --accumulate-schedule layerwise --checkpoint block", &Targets::b},
+      {"C", "16 micro-batches, checkpoints on two levels", 16,
+       "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", &Targets::c},
+      {"budget", "A told to stay under A's peak less half of its saved activations: the cheapest checkpoints are chosen", 0, "--update fused --checkpoint budget", nullptr},
+  };
+  return list;
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> list;
+  for (std::string word; in >> word;) list.push_back(word);
+  return list;
+}
+
+std::string flags_of(const Rung& rung, const Column& column) {
+  std::string flags = concat(kCommon, " ", rung.flags, " ", column.flags);
+  // The ladder has C in bf16; and a dynamic scale needs all gradients before the first update, which A does not keep.
+  const std::int64_t micro_batches = column.micro_batches > 0 ? column.micro_batches : rung.samples / rung.batch;
+  flags += concat(" --batch ", rung.samples / micro_batches, " --accumulate ", micro_batches);
+  const std::string f16_mixed = "--precision 16-mixed";
+  if (const std::size_t at = flags.find(f16_mixed); at != std::string::npos) {
+    if (std::string(column.name) == "C") flags.replace(at, f16_mixed.size(), "--precision bf16-mixed --non-finite stop");
+    else if (flags.find("--update fused") != std::string::npos && flags.find("layerwise") == std::string::npos) flags += " --loss-scale static";
+  }
+  return flags;
+}
+
+void plan_entry(LadderEntry& entry) {
+  try {
+    const Plan plan = plan_training(ladder_config(entry), {.num_train = kNumTrain, .num_test = kNumTest});
+    entry.peak_bytes = plan.ledger.peak_bytes();
+    entry.input_bytes = plan.ledger.kinds_at_peak()[std::size_t(MemoryKind::input)];
+    entry.saved_bytes = plan.ledger.kinds_at_peak()[std::size_t(MemoryKind::saved)];
+    entry.reserved_bytes = plan.reserved_bytes;
+    entry.step_flops = plan.step.total.flops;
+  } catch (const InvalidArgument& error) {
+    entry.missing = error.what();
+  }
+}
+
+// The model's weights made where and in the dtype they are to be: no copy on the way.
+void plan_load(LadderEntry& entry) {
+  const Device device = Device::plan();
+  const std::shared_ptr<ChainModel> model = std::async(std::launch::async, [&] { return build_model(ladder_config(entry), device); }).get();
+  entry.peak_bytes = device.ledger().peak_bytes();
+  entry.reserved_bytes = device.reserved_bytes();
+}
+
+template <class Task>
+void run_two_at_a_time(const std::vector<Task>& tasks) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+  };
+  std::future<void> other = std::async(std::launch::async, work);
+  work();
+  other.get();
+}
+
+// Images and labels by formula: what they show does not matter to memory.
+class MadeUpImages : public Samples {
+ public:
+  MadeUpImages(const Config& config, std::int64_t size) : shape_{config.channels, config.image_size, config.image_size}, classes_(config.num_classes), size_(size) {}
+  std::int64_t size() const override { return size_; }
+  Shape input_shape() const override { return shape_; }
+  DType input_dtype() const override { return DType::f32; }
+  Shape target_shape() const override { return {}; }
+  std::int64_t num_classes() const override { return classes_; }
+  void write(std::int64_t index, std::uint32_t, std::byte* input, std::int64_t* target) const override {
+    float* pixels = reinterpret_cast<float*>(input);
+    for (std::int64_t i = 0; i < numel_of(shape_); ++i) pixels[i] = float((i * 31 + index * 17) % 255) / 127.5f - 1;
+    *target = index % classes_;
+  }
+
+ private:
+  Shape shape_;
+  std::int64_t classes_, size_;
+};
+
+}  // namespace
+
+const LadderEntry* LadderRung::find(const std::string& column) const {
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const LadderEntry& entry) { return entry.column == column; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+const std::vector<LadderColumn>& ladder_columns() {
+  static const std::vector<LadderColumn> list = [] {
+    std::vector<LadderColumn> made;
+    for (const Column& column : columns()) made.push_back({column.name, column.meaning});
+    return made;
+  }();
+  return list;
+}
+
+Config ladder_config(const LadderEntry& entry) { return load_config("", entry.flags); }
+
+std::vector<LadderRung> plan_ladder(const std::string& only) {
+  std::vector<LadderRung> ladder;
+  for (const Rung& rung : rungs()) {
+    if (!only.empty() && only != rung.name) continue;
+    LadderRung made{rung.name, rung.published_gb, {}, rung.missing};
+    for (const Column& column : columns()) {
+      const double target = column.target ? rung.targets.*column.target : 0;
+      const bool is_load = rung.samples == 0 && made.missing.empty();
+      if (is_load && std::string(column.name) == "A") made.entries.push_back({column.name, words(concat(kCommon, " ", rung.flags)), target, ""});
+      else if (rung.samples > 0) made.entries.push_back({column.name, words(flags_of(rung, column)), target, ""});
+    }
+    ladder.push_back(std::move(made));
+  }
+  if (ladder.empty()) {
+    std::string known;
+    for (const Rung& rung : rungs()) known += concat(known.empty() ? "'" : ", '", rung.name, "'");
+    fail("ladder: expected one of ", known, ", got '", only, "'");
+  }
+
+  std::vector<std::function<void()>> tasks;
+  for (LadderRung& rung : ladder) {
+    for (LadderEntry& entry : rung.entries) {
+      if (entry.column == "budget") continue;
+      if (rung.name == "load") tasks.push_back([&entry] { plan_load(entry); });
+      else tasks.push_back([&entry] { plan_entry(entry); });
+    }
+  }
+  run_two_at_a_time(tasks);
+
+  // A budget is said in bytes that a first plan has found.
+  tasks.clear();
+  for (LadderRung& rung : ladder) {
+    for (LadderEntry& entry : rung.entries) {
+      if (entry.column != "budget") continue;
+      const LadderEntry& fused = *rung.find("A");
+      entry.flags.insert(entry.flags.end(), {"--memory-budget", std::to_string(fused.peak_bytes - fused.saved_bytes / 2)});
+      tasks.push_back([&entry] { plan_entry(entry); });
+    }
+  }
+  run_two_at_a_time(tasks);
+  for (LadderRung& rung : ladder)
+    for (LadderEntry& entry : rung.entries)
+      if (rung.entries[0].step_flops > 0) entry.extra_flops_share = entry.step_flops / rung.entries[0].step_flops - 1;
+  return ladder;
+}
+
+LadderRun run_ladder_entry(const Config& given, std::int64_t steps) {
+  Config config = given;
+  config.epochs = 0;
+  config.max_steps = steps;
+  config.eval_every = 0;
+  const std::int64_t num_train = steps * config.batch * config.accumulate, num_test = std::max<std::int64_t>(1, config.eval_batch);
+  const Plan plan = plan_training(config, {.num_train = num_train, .num_test = num_test});
+
+  LadderRun run{.steps = steps, .planned_peak_bytes = plan.ledger.peak_bytes(), .planned_reserved_bytes = plan.reserved_bytes};
+  const auto begin = std::chrono::steady_clock::now();
+  std::async(std::launch::async, [&] {  // on a thread with a context of its own, as the plan
+    const Device device = Device::new_cpu();
+    Program program(config, std::make_shared<MadeUpImages>(config, num_train), std::make_shared<MadeUpImages>(config, num_test), device);
+    for (std::int64_t i = 0; i < steps; ++i) run.last_loss = program.trainer->step().value().loss;
+    program.evaluate();
+    run.measured_peak_bytes = device.ledger().peak_bytes();
+    run.measured_reserved_bytes = device.reserved_bytes();
+  }).get();
+  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return run;
+}
+
+}  // namespace refrain
