@@ -3,10 +3,11 @@
 
 #include <refrain/core/check.h>
 #include <refrain/core/parallel.h>
-#include <refrain/train/plan.h>
+#include <refrain/train/memory_export.h>
 #include <refrain/train/plan_report.h>
 
 #include <charconv>
+#include <filesystem>
 #include <iostream>
 
 namespace refrain::apps {
@@ -17,6 +18,9 @@ constexpr std::string_view kHelp =
     "refrain plan [CONFIG.toml] [--KEY VALUE …]   memory, work and time of a training, without training\n"
     "\n"
     "  --json               one JSON object instead of text\n"
+    "  --receipt            what is alive at the peak, in groups, and what would make each smaller at which price\n"
+    "  --tensors            every tensor alive at the peak: bytes, owner, birth and death\n"
+    "  --export DIR         write memory.json, memory.csv, trace.json (for ui.perfetto.dev) and report.html\n"
     "  --train-samples N    samples to train on, where the data is not there to tell [60000]\n"
     "  --test-samples N     samples to test on, likewise [10000]\n"
     "\n"
@@ -36,7 +40,8 @@ std::int64_t count_of(const std::string& flag, const std::string& text) {
 
 int plan_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
-  bool is_json = false;
+  bool is_json = false, wants_receipt = false, wants_tensors = false;
+  std::string export_to;
   PlanOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -48,11 +53,20 @@ int plan_command(const std::vector<std::string>& arguments) {
       is_json = true;
       continue;
     }
+    if (argument == "--receipt" || argument == "--tensors") {
+      (argument == "--receipt" ? wants_receipt : wants_tensors) = true;
+      continue;
+    }
     const std::size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
-    if (flag == "--train-samples" || flag == "--test-samples") {
+    if (flag == "--train-samples" || flag == "--test-samples" || flag == "--export") {
       check(equals != std::string::npos || i + 1 < arguments.size(), flag, ": expected a value after it");
       const std::string value = equals != std::string::npos ? argument.substr(equals + 1) : arguments[++i];
+      if (flag == "--export") {
+        check(!value.empty(), flag, ": expected a directory");
+        export_to = value;
+        continue;
+      }
       (flag == "--train-samples" ? options.num_train : options.num_test) = count_of(flag, value);
       continue;
     }
@@ -60,12 +74,31 @@ int plan_command(const std::vector<std::string>& arguments) {
   }
   const Arguments split = split_arguments(rest);
   check(split.positional.size() <= 1, "expected one configuration file, got ", split.positional.size());
-  const Config config = load_config(split.positional.empty() ? "" : split.positional[0], split.flags);
+  const std::string path = split.positional.empty() ? "" : split.positional[0];
+  const Config config = load_config(path, split.flags);
   if (config.threads > 0) set_num_threads(int(config.threads));
 
+  const bool explains = wants_receipt || wants_tensors || !export_to.empty();
+  options.timeline = explains;
   Plan plan = plan_training(config, options);
   plan.rates = measure_rates(plan.config);
-  std::cout << (is_json ? plan_json(plan) : plan_report(plan));
+  Receipt receipt;
+  Remedies remedies;
+  if (explains) {
+    receipt = make_receipt(*plan.timeline, plan.ledger.peak_bytes());
+    if (wants_receipt || !export_to.empty()) remedies = plan_remedies(config, options, plan, receipt);
+  }
+  if (!export_to.empty()) export_memory(export_to, {.title = path.empty() ? plan.config.preset.empty() ? plan.config.model : plan.config.preset : std::filesystem::path(path).stem().string(), .config = plan.config, .reserved_bytes = plan.reserved_bytes,
+                                                    .timeline = *plan.timeline, .receipt = receipt, .remedies = remedies});
+  if (is_json) {
+    std::cout << plan_json(plan, wants_receipt || wants_tensors ? &receipt : nullptr, remedies);
+    return kDone;
+  }
+  // The receipt says by groups what the table by module says line by line.
+  std::cout << plan_report(plan);
+  if (wants_receipt) std::cout << "\n" << receipt_text(receipt, remedies);
+  if (wants_tensors) std::cout << "\n" << receipt_lines_text(receipt);
+  if (!export_to.empty()) std::cout << "\nWrote memory.json, memory.csv, trace.json and report.html into " << export_to << "\n";
   return kDone;
 }
 

@@ -5,6 +5,7 @@
 #include <refrain/train/config_keys.h>
 #include <refrain/train/memory_blocks.h>
 #include <refrain/train/remedies_json.h>
+#include <refrain/train/report_html/report_html.h>
 
 #include <cmath>
 #include <map>
@@ -103,6 +104,7 @@ std::string memory_json(const MemoryExport& what) {
   json["precision"] = what.config.precision;
   json["config"] = config_json(what.config);
   json["peak_bytes"] = what.receipt.peak_bytes;
+  json["unknown_bytes"] = what.receipt.unknown_bytes;
   json["reserved_bytes"] = what.reserved_bytes;
   json["kinds"] = Json::array();
   for (int kind = 0; kind < kNumMemoryKinds; ++kind) json["kinds"].push_back(name_of(MemoryKind(kind)));
@@ -144,9 +146,11 @@ std::string memory_csv(const MemoryExport& what) {
 
 void export_memory(const std::filesystem::path& directory, const MemoryExport& what) {
   make_directories(directory);
-  write_file_atomically(directory / "memory.json", memory_json(what));
+  const std::string json = memory_json(what);
+  write_file_atomically(directory / "memory.json", json);
   write_file_atomically(directory / "memory.csv", memory_csv(what));
   write_file_atomically(directory / "trace.json", memory_trace(what));
+  write_file_atomically(directory / "report.html", report_html(json));
 }
 
 }  // namespace refrain

@@ -17,11 +17,19 @@ namespace {
 // Micro-batches of a window, and whole batches of an evaluation, that are run: the first, two between, and the last. Those
 // between that are left out find the arena as their neighbours left it, and leave it so.
 constexpr std::int64_t kMost = 4;
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+
+std::int64_t most_evaluated(const PlanOptions& options) { return options.whole_windows ? kAll : kMost; }
+// Layer by layer all micro-batches of a window are alive together: none is like none.
+std::int64_t most_micro_batches(const Config& config, const PlanOptions& options) {
+  return options.whole_windows || config.accumulate_schedule == "layerwise" ? kAll : kMost;
+}
 
 // A device that keeps a timeline from the start, when one is wanted.
 Device plan_device(const PlanOptions& options) {
   const Device device = Device::plan();
   if (options.timeline) device.start_timeline();
+  device.mark("build");
   return device;
 }
 
@@ -70,7 +78,7 @@ enum class Part { window, last_window, evaluation };
 class Rehearsal {
  public:
   Rehearsal(const Config& config, const PlannedData& data, const Windows& windows, const PlanOptions& options = {})
-      : most_(options.whole_windows ? std::numeric_limits<std::int64_t>::max() : kMost), windows_(windows),
+      : most_(most_micro_batches(config, options)), most_evaluated_(most_evaluated(options)), windows_(windows),
         program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config)),
                  samples(data.test, evaluated(config, data.test.size)), plan_device(options)),
         state_(program_.device) {}
@@ -140,7 +148,7 @@ class Rehearsal {
   static std::int64_t eval_batch(const Config& config) { return config.eval_batch > 0 ? config.eval_batch : config.batch; }
   std::int64_t evaluated(const Config& config, std::int64_t num_test) const {
     const std::int64_t batch = eval_batch(config), whole = num_test / batch;
-    return std::min(whole, most_) * batch + num_test % batch;
+    return std::min(whole, most_evaluated_) * batch + num_test % batch;
   }
 
   bool is_settled(Part part) const { return settled_at_[std::size_t(part)] == version_; }
@@ -148,7 +156,10 @@ class Rehearsal {
     return (windows_.whole() == 0 || is_settled(Part::window)) && (!windows_.has_last() || is_settled(Part::last_window));
   }
 
+  std::string label_of(Part part) const { return part == Part::evaluation ? "evaluation" : concat("step ", program_.trainer->num_steps() + 1); }
+
   void execute(Part part) {
+    program_.device.mark(label_of(part));
     if (part == Part::evaluation) {
       program_.evaluate();
       return;
@@ -159,7 +170,7 @@ class Rehearsal {
 
   void run(Part part) {
     if (is_settled(part)) return;
-    labels_[std::size_t(part)] = part == Part::evaluation ? "evaluation" : concat("step ", program_.trainer->num_steps() + 1);
+    labels_[std::size_t(part)] = label_of(part);
     execute(part);
     const MemoryState now(program_.device);
     if (now == state_) settled_at_[std::size_t(part)] = version_;
@@ -167,7 +178,7 @@ class Rehearsal {
     state_ = now;
   }
 
-  std::int64_t most_;
+  std::int64_t most_, most_evaluated_;
   Windows windows_;
   Program program_;
   MemoryState state_;
@@ -215,15 +226,16 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   // From here on only work counts.
   const Work window = windows.whole() > 0 ? rehearsal.work(Part::window) : Work{};
   const Work last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};
-  const std::int64_t most = options.whole_windows ? std::numeric_limits<std::int64_t>::max() : kMost;
+  const std::int64_t most = most_micro_batches(config, options);
   const bool leaves_out = std::max(windows.whole() > 0 ? config.accumulate : 0, windows.last_batches) > most;
   const Work middle = leaves_out ? middle_work(config, data) : Work{};
-  const auto left_out = [most](std::int64_t count) { return double(std::max<std::int64_t>(count - most, 0)); };
+  const auto beyond = [](std::int64_t count, std::int64_t run) { return double(std::max<std::int64_t>(count - run, 0)); };
+  const auto left_out = [&](std::int64_t count) { return beyond(count, most); };
   const Work whole_step = plus(window, left_out(config.accumulate), middle), last_step = plus(last, left_out(windows.last_batches), middle);
   plan.step = windows.whole() > 0 ? whole_step : last_step;
   const double num_last = windows.has_last() ? double(plan.steps / windows.steps) : 0;
   plan.run = plus(plus({}, double(plan.steps) - num_last, whole_step), num_last, last_step);
-  plan.evaluation = plus(rehearsal.work(Part::evaluation), left_out(data.test.size / program.config.eval_batch), rehearsal.evaluation_batch_work(data));
+  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(data.test.size / program.config.eval_batch, most_evaluated(options)), rehearsal.evaluation_batch_work(data));
   return plan;
 }
 

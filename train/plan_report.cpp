@@ -3,6 +3,7 @@
 #include <refrain/core/check.h>
 #include <refrain/core/cpu/process_memory.h>
 #include <refrain/train/peak_json.h>
+#include <refrain/train/remedies_json.h>
 #include <refrain/train/report.h>
 
 #include <cstdio>
@@ -78,7 +79,7 @@ std::string plan_report(const Plan& plan) {
   return out;
 }
 
-std::string plan_json(const Plan& plan) {
+std::string plan_json(const Plan& plan, const Receipt* receipt, const Remedies& remedies) {
   const Config& config = plan.config;
   nlohmann::ordered_json json;
   json["model"] = config.model;
@@ -98,8 +99,8 @@ std::string plan_json(const Plan& plan) {
   json["steps_per_epoch"] = plan.steps_per_epoch;
   json["evaluations"] = plan.evaluations;
   add_peak(json, plan.ledger, plan.reserved_bytes);
-  json["peak_by_module"] = nlohmann::ordered_json::array();
   json["outside_arena_bytes"] = {{"start", process_memory().resident}};
+  json["peak_by_module"] = nlohmann::ordered_json::array();
   for (const PeakEntry& entry : plan.ledger.entries_at_peak())
     json["peak_by_module"].push_back({{"module", entry.module->text}, {"kind", name_of(entry.kind)}, {"bytes", entry.bytes}});
   if (config.memory_limit.value > 0) {
@@ -114,6 +115,7 @@ std::string plan_json(const Plan& plan) {
     json["estimate"] = {{"flops_per_second", plan.rates->flops_per_second}, {"bytes_per_second", plan.rates->bytes_per_second},
                         {"step_seconds", plan.step_seconds()}, {"samples_per_second", samples_a_second(plan)},
                         {"run_seconds", plan.run_seconds()}};
+  if (receipt != nullptr) json["receipt"] = receipt_json(*receipt, remedies);
   return json.dump(2) + "\n";
 }
 

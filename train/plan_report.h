@@ -1,7 +1,7 @@
 // A plan for people and for programs.
 #pragma once
 
-#include <refrain/train/plan.h>
+#include <refrain/train/remedies.h>
 
 #include <string>
 
@@ -11,6 +11,7 @@ namespace refrain {
 std::string plan_report(const Plan& plan);
 
 // The same as one JSON object. The peak has summary.json's keys; an estimate of time is there when rates were given.
-std::string plan_json(const Plan& plan);
+// With a receipt it stands under "receipt".
+std::string plan_json(const Plan& plan, const Receipt* receipt = nullptr, const Remedies& remedies = {});
 
 }  // namespace refrain

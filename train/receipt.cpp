@@ -54,12 +54,13 @@ std::string mark_at(const Timeline& timeline, std::int64_t tick) {
   return marks.empty() ? "" : concat("before ", marks.front().label);
 }
 
-Receipt make_receipt(const Timeline& timeline) {
+Receipt make_receipt(const Timeline& timeline, std::int64_t peak_bytes) {
   Receipt receipt;
+  receipt.peak_bytes = receipt.unknown_bytes = peak_bytes;
   receipt.tick = timeline.peak_tick();
   std::map<std::pair<MemoryKind, const ModulePath*>, std::int64_t> sums;
   for (const MemoryBlock& block : timeline.peak()) {
-    receipt.peak_bytes += block.bytes;
+    receipt.unknown_bytes -= block.bytes;
     sums[{block.tag.kind, block.tag.module}] += block.bytes;
   }
   std::vector<PeakEntry> entries;

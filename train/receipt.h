@@ -32,15 +32,17 @@ struct ReceiptGroup {
 };
 
 struct Receipt {
-  std::int64_t peak_bytes = 0, tick = -1;
+  std::int64_t peak_bytes = 0;       // of the ledger
+  std::int64_t unknown_bytes = 0;    // of it, in no line: 0, unless the timeline began after the peak
+  std::int64_t tick = -1;
   std::string moment;                // "step 2, backward of linear in blocks.11.mlp.fc2": what was allocated at the peak
   std::vector<ReceiptLine> lines;    // largest first
   std::vector<ReceiptGroup> groups;  // of sorting.all(), largest first, "other" last
   ReceiptGroups sorting;
 };
 
-// Of the peak of a timeline.
-Receipt make_receipt(const Timeline& timeline);
+// Of the peak of a timeline, which the device's ledger counts as so many bytes.
+Receipt make_receipt(const Timeline& timeline, std::int64_t peak_bytes);
 
 // Every line, for a terminal.
 std::string receipt_lines_text(const Receipt& receipt);

@@ -18,11 +18,11 @@ std::string work_text(double share) {
   return text;
 }
 
-// Columns: flags, new peak, what it saves, the rest of the group, work, effect. The group is the whole peak where there is none.
+// Flags, what they save of the peak and what is left of it and of the group, work, effect. `group_bytes` is -1 without a group.
 std::string remedy_row(const Remedy& remedy, std::int64_t group_bytes) {
   char text[400];
   const std::string group = group_bytes >= 0 ? concat(bytes_text(group_bytes), " of it left, ") : "";
-  std::snprintf(text, sizeof text, "      %-52s peak %10s, %s%s, %s\n", remedy.flags_text().c_str(), bytes_text(remedy.peak_bytes).c_str(), group.c_str(),
+  std::snprintf(text, sizeof text, "      %-52s saves %s, peak %s, %s%s, %s\n", remedy.flags_text().c_str(), bytes_text(remedy.saved_bytes).c_str(), bytes_text(remedy.peak_bytes).c_str(), group.c_str(),
                 work_text(remedy.extra_flops_share).c_str(), std::string(name_of(remedy.effect)).c_str());
   return text;
 }
@@ -39,8 +39,8 @@ bool is_worth_showing(const Remedy& remedy, const std::vector<const Remedy*>& li
 }  // namespace
 
 std::string receipt_text(const Receipt& receipt, const Remedies& remedies) {
-  std::string out = concat("Receipt of the peak\n\n  ", receipt.peak_bytes, " bytes in ", receipt.lines.size(), " tensors; unknown: 0\n  reached at: ",
-                           receipt.moment, "\n\n");
+  std::string out = concat("Receipt of the peak\n\n  ", receipt.peak_bytes, " bytes in ", receipt.lines.size(), " tensors; unknown: ",
+                           receipt.unknown_bytes, "\n  reached at: ", receipt.moment, "\n\n");
   for (std::size_t i = 0; i < receipt.groups.size(); ++i) {
     const ReceiptGroup& group = receipt.groups[i];
     char text[300];

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <future>
+#include <limits>
+#include <map>
 #include <optional>
 
 namespace refrain {
@@ -15,7 +18,7 @@ using Flags = std::vector<std::string>;
 
 // A combination takes at most one change of each family.
 constexpr std::string_view kCheckpoint = "checkpoint", kUpdate = "update", kEvaluation = "evaluation", kMicroBatch = "micro-batch",
-                           kPrecision = "precision", kOptimizer = "optimizer";
+                           kLossChunk = "loss chunk", kMlpChunk = "mlp chunk", kPrecision = "precision", kOptimizer = "optimizer";
 
 struct Candidate {
   std::string name;
@@ -29,29 +32,62 @@ Flags joined(Flags a, const Flags& b) {
   return a;
 }
 
-bool is_accepted(const Config& config, const Flags& flags) {
+// The configuration with the flags, unless it refuses them.
+std::optional<Config> changed(const Config& config, const Flags& flags) {
   try {
-    with_flags(config, flags);
-    return true;
+    return with_flags(config, flags);
   } catch (const InvalidArgument&) {
-    return false;
+    return {};
   }
+}
+
+// Without those that the configuration refuses, that change nothing, or that change the same as one before.
+void keep_applicable(const Config& config, std::vector<Candidate>& candidates) {
+  std::vector<Config> seen{config};
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    const std::optional<Config> one = changed(config, candidate.flags);
+    if (!one || std::find(seen.begin(), seen.end(), *one) != seen.end()) return true;
+    seen.push_back(*one);
+    return false;
+  });
 }
 
 void add_checkpoints(const Config& config, std::vector<Candidate>& out) {
   const auto add = [&](const std::string& name, Flags flags) {
-    // A keep-list stands only beside `selective`.
+    // What belongs to another policy must go.
     if (!config.checkpoint_keep.empty() && flags[1] != "selective") flags = joined(flags, {"--checkpoint-keep", ""});
+    if (!config.checkpoint_parts.empty()) flags = joined(flags, {"--checkpoint-parts", ""});
+    if (config.memory_budget.value > 0) flags = joined(flags, {"--memory-budget", "0"});
     out.push_back({name, flags, RemedyEffect::same_bits, kCheckpoint});
   };
-  const auto is_keeping = [&](const Flags& keep) { return config.checkpoint == "selective" && config.checkpoint_keep == keep; };
-  if (!is_keeping({"matmul"})) add("checkpoint every block, keep products", {"--checkpoint", "selective", "--checkpoint-keep", "matmul"});
-  if (!is_keeping({"attention"})) add("checkpoint every block, keep attention", {"--checkpoint", "selective", "--checkpoint-keep", "attention"});
-  if (config.checkpoint != "block") add("checkpoint every block", {"--checkpoint", "block"});
+  add("checkpoint every block, keep products", {"--checkpoint", "selective", "--checkpoint-keep", "matmul"});
+  add("checkpoint every block, keep attention", {"--checkpoint", "selective", "--checkpoint-keep", "attention"});
+  add("checkpoint every block", {"--checkpoint", "block"});
   for (const std::int64_t levels : {2, 3}) {
-    if (config.depth < (levels == 2 ? 4 : 8) || (config.checkpoint == "nested" && config.checkpoint_levels == levels)) continue;
+    if (config.depth < (levels == 2 ? 4 : 8)) continue;
     add(concat("checkpoint groups of blocks, ", levels, " levels"), {"--checkpoint", "nested", "--checkpoint-levels", std::to_string(levels)});
   }
+}
+
+void add_updates(std::vector<Candidate>& out) {
+  const auto add = [&](const std::string& name, const Flags& flags) { out.push_back({name, flags, RemedyEffect::same_bits, kUpdate}); };
+  const Flags fused{"--update", "fused"}, layerwise{"--accumulate-schedule", "layerwise"};
+  add("update inside backward", fused);
+  add("all micro-batches stage by stage", layerwise);
+  add("all micro-batches stage by stage, update inside backward", joined(fused, layerwise));
+}
+
+// A part of the rows at a time, of a loss over many classes and of an MLP: an eighth of what there is.
+void add_chunks(const Config& resolved, std::vector<Candidate>& out) {
+  const bool is_text = resolved.model == "gpt2";
+  const std::int64_t patches = resolved.image_size / resolved.patch_size;
+  const std::int64_t tokens = resolved.batch * (is_text ? resolved.context : patches * patches + 1);
+  const auto add = [&](const char* what, const char* flag, std::string_view family, std::int64_t rows) {
+    const std::int64_t chunk = (rows + 7) / 8;
+    out.push_back({concat(what, " over ", chunk, " rows at a time"), {flag, std::to_string(chunk)}, RemedyEffect::rounding, family});
+  };
+  add("loss", "--loss-chunk", kLossChunk, is_text ? tokens : resolved.batch);
+  add("MLP", "--mlp-chunk", kMlpChunk, tokens);
 }
 
 void add_micro_batches(const Config& config, std::vector<Candidate>& out) {
@@ -78,44 +114,18 @@ void add_results(const Config& config, std::vector<Candidate>& out) {
   }
 }
 
-std::vector<Candidate> candidates(const Config& config, std::int64_t eval_batch) {
+std::vector<Candidate> candidates(const Config& config, const Config& resolved) {
   std::vector<Candidate> out;
   add_checkpoints(config, out);
-  if (config.update != "fused")
-    out.push_back({"update inside backward", {"--update", "fused"}, RemedyEffect::same_bits, kUpdate});
-  if (eval_batch > 1) {
-    const std::int64_t half = (eval_batch + 1) / 2;
+  add_updates(out);
+  add_chunks(resolved, out);
+  if (resolved.eval_batch > 1) {
+    const std::int64_t half = (resolved.eval_batch + 1) / 2;
     out.push_back({concat("evaluation in batches of ", half), {"--eval-batch", std::to_string(half)}, RemedyEffect::same_bits, kEvaluation});
   }
   add_micro_batches(config, out);
   add_results(config, out);
-  std::erase_if(out, [&](const Candidate& candidate) { return !is_accepted(config, candidate.flags); });
-  return out;
-}
-
-// The best of each family together, as far as the effect allows; the checkpoint family in each of its forms, since which one
-// is best depends on the others.
-std::vector<Candidate> combinations(const std::vector<Candidate>& all, const std::vector<Remedy>& planned, RemedyEffect most) {
-  Flags common;
-  RemedyEffect effect = RemedyEffect::same_bits;
-  std::size_t num_common = 0;
-  for (const std::string_view family : {kUpdate, kEvaluation, kMicroBatch}) {
-    std::optional<std::size_t> best;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].family != family || all[i].effect > most) continue;
-      if (!best || planned[i].peak_bytes < planned[*best].peak_bytes) best = i;
-    }
-    if (!best) continue;
-    common = joined(common, all[*best].flags);
-    effect = std::max(effect, all[*best].effect);
-    ++num_common;
-  }
-  const std::string name = effect == RemedyEffect::same_bits ? "all that keep every bit" : "all that keep the training up to rounding";
-  std::vector<Candidate> out;
-  if (effect != most) return out;  // then it is the combination with less effect
-  if (num_common > 1) out.push_back({name, common, effect, {}});
-  for (const Candidate& candidate : all)
-    if (candidate.family == kCheckpoint && num_common > 0) out.push_back({name, joined(candidate.flags, common), effect, {}});
+  keep_applicable(config, out);
   return out;
 }
 
@@ -140,8 +150,14 @@ class Planner {
 
  private:
   Remedy plan(const Candidate& candidate) const {
-    const Plan plan = plan_training(with_flags(config_, candidate.flags), options_);
     Remedy remedy{candidate.name, candidate.flags, candidate.effect, candidate.family};
+    const std::optional<Plan> planned = plan_if_accepted(candidate.flags);
+    if (!planned) {  // higher than any: it is never chosen
+      remedy.peak_bytes = remedy.reserved_bytes = std::numeric_limits<std::int64_t>::max();
+      remedy.saved_bytes = -1;
+      return remedy;
+    }
+    const Plan& plan = *planned;
     remedy.peak_bytes = plan.ledger.peak_bytes();
     remedy.reserved_bytes = plan.reserved_bytes;
     remedy.saved_bytes = receipt_.peak_bytes - remedy.peak_bytes;
@@ -149,6 +165,15 @@ class Planner {
     remedy.group_bytes = receipt_.sorting.bytes(plan.ledger.entries_at_peak());
     remedy.group_bytes.resize(receipt_.groups.size());  // what belongs to none of them is not asked for
     return remedy;
+  }
+
+  // What fits alone need not fit together.
+  std::optional<Plan> plan_if_accepted(const Flags& flags) const {
+    try {
+      return plan_training(with_flags(config_, flags), options_);
+    } catch (const InvalidArgument&) {
+      return {};
+    }
   }
 
   const Config& config_;
@@ -171,6 +196,59 @@ bool helps(const Remedy& remedy, const Receipt& receipt) {
 bool is_lower(const Remedy& a, const Remedy& b) {
   return a.peak_bytes != b.peak_bytes ? a.peak_bytes < b.peak_bytes : a.extra_flops_share < b.extra_flops_share;
 }
+
+// Whether b is the better step from where the peak is `peak`: lower, and where they are about equal with less work.
+bool is_better_step(const Remedy& a, const Remedy& b, std::int64_t peak) {
+  const double close = 0.01 * double(peak);
+  return std::abs(double(a.peak_bytes - b.peak_bytes)) < close ? b.extra_flops_share < a.extra_flops_share : b.peak_bytes < a.peak_bytes;
+}
+
+// What is chosen of each family; adds the change that lowers the peak most, or exchanges one, until none lowers it by a hundredth.
+class Combination {
+ public:
+  // Climbs on with the changes that have at most this effect.
+  void climb(const Planner& planner, const std::vector<Candidate>& all, RemedyEffect most, std::int64_t peak) {
+    if (!best_) best_peak_ = peak;
+    for (;;) {
+      std::vector<std::map<std::string_view, Candidate>> choices;
+      std::vector<Candidate> joint;
+      for (const Candidate& candidate : all) {
+        if (candidate.effect > most || (chosen_.contains(candidate.family) && chosen_.at(candidate.family).flags == candidate.flags)) continue;
+        choices.push_back(chosen_);
+        choices.back().insert_or_assign(candidate.family, candidate);
+        joint.push_back(together(choices.back()));
+      }
+      const std::vector<Remedy> planned = planner.plan(joint);
+      std::optional<std::size_t> step;
+      for (std::size_t i = 0; i < planned.size(); ++i) {
+        if (double(planned[i].peak_bytes) > 0.99 * double(best_peak_)) continue;
+        if (!step || is_better_step(planned[*step], planned[i], best_peak_)) step = i;
+      }
+      if (!step) return;
+      chosen_ = choices[*step];
+      best_ = planned[*step];
+      best_peak_ = best_->peak_bytes;
+    }
+  }
+  // Null while there is nothing that helps.
+  const Remedy* best() const { return best_ ? &*best_ : nullptr; }
+  std::size_t size() const { return chosen_.size(); }
+
+ private:
+  static Candidate together(const std::map<std::string_view, Candidate>& chosen) {
+    Candidate joint;
+    for (const auto& [family, candidate] : chosen) {
+      joint.flags = joined(joint.flags, candidate.flags);
+      joint.effect = std::max(joint.effect, candidate.effect);
+    }
+    joint.name = joint.effect == RemedyEffect::same_bits ? "lowest that keeps every bit" : "lowest that keeps the training up to rounding";
+    return joint;
+  }
+
+  std::map<std::string_view, Candidate> chosen_;
+  std::optional<Remedy> best_;
+  std::int64_t best_peak_ = 0;
+};
 
 }  // namespace
 
@@ -198,15 +276,16 @@ std::vector<const Remedy*> Remedies::of_group(const Receipt& receipt, std::size_
 
 Remedies plan_remedies(const Config& config, const PlanOptions& options, const Plan& base, const Receipt& receipt) {
   const Planner planner(config, options, base, receipt);
-  const std::vector<Candidate> all = candidates(config, base.config.eval_batch);
+  const std::vector<Candidate> all = candidates(config, base.config);
   Remedies remedies{planner.plan(all), {}};
+  Combination combination;
   for (const RemedyEffect most : {RemedyEffect::same_bits, RemedyEffect::rounding}) {
-    std::vector<Remedy> combined = planner.plan(combinations(all, remedies.single, most));
-    const auto best = std::min_element(combined.begin(), combined.end(), is_lower);
-    const bool is_better = best != combined.end() && std::none_of(remedies.single.begin(), remedies.single.end(), [&](const Remedy& one) {
-      return one.effect <= most && !is_lower(*best, one);
-    });
-    if (is_better && best->saved_bytes > 0) remedies.combined.push_back(*best);
+    const Remedy* before = combination.best();
+    const std::int64_t peak_before = before ? before->peak_bytes : 0;
+    combination.climb(planner, all, most, receipt.peak_bytes);
+    const Remedy* best = combination.best();
+    // One change alone is in the list already.
+    if (best && combination.size() > 1 && best->peak_bytes != peak_before) remedies.combined.push_back(*best);
   }
   std::erase_if(remedies.single, [&](const Remedy& remedy) { return !helps(remedy, receipt); });
   std::stable_sort(remedies.single.begin(), remedies.single.end(), is_lower);

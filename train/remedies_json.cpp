@@ -59,7 +59,7 @@ Json receipt_json(const Receipt& receipt, const Remedies& remedies) {
                        {"died", line.died},
                        {"group", line.group}});
   }
-  return {{"peak_bytes", receipt.peak_bytes}, {"unknown_bytes", 0}, {"tick", receipt.tick}, {"moment", receipt.moment},
+  return {{"peak_bytes", receipt.peak_bytes}, {"unknown_bytes", receipt.unknown_bytes}, {"tick", receipt.tick}, {"moment", receipt.moment},
           {"groups", groups_json(receipt, remedies)}, {"combined", combined_json(remedies)}, {"tensors", std::move(tensors)}};
 }
 

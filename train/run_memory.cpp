@@ -1,0 +1,74 @@
+#include <refrain/train/run_memory.h>
+
+#include <refrain/core/check.h>
+#include <refrain/train/memory_export.h>
+
+#include <chrono>
+
+namespace refrain {
+
+namespace {
+
+// Plans with every micro-batch up to here; above it the plan's curve is stretched over the run's.
+constexpr std::int64_t kMostWhole = 64;
+constexpr double kNumPlans = 60;  // about as many as remedies take
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+std::string title_of(const std::filesystem::path& run_dir) {
+  const std::filesystem::path clean = run_dir.lexically_normal();
+  return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
+}
+
+}  // namespace
+
+RunMemory::RunMemory(const Config& config, const Device& device) : device_(device), has_timeline_(config.timeline > 0) {
+  if (!has_timeline_) return;
+  // Between the steps stand evaluations, one at the end for certain.
+  device_.start_timeline({.keep_marks = config.timeline + 2});
+  device_.reset_peak();
+  device_.mark("build");
+}
+
+RunMemory::~RunMemory() {
+  if (has_timeline_) device_.stop_timeline();
+}
+
+void RunMemory::mark_step(std::int64_t step) const {
+  if (has_timeline_) device_.mark(concat("step ", step));
+}
+
+void RunMemory::mark_evaluation() const {
+  if (has_timeline_) device_.mark("evaluation");
+}
+
+std::string RunMemory::write(const Config& config, const std::filesystem::path& run_dir, double train_seconds) const {
+  try {
+    MemoryExport out{.title = title_of(run_dir), .is_planned = !has_timeline_, .config = config, .reserved_bytes = device_.reserved_bytes(),
+                     .timeline = {}, .receipt = {}};
+    out.metrics = run_dir / "metrics.jsonl";
+    if (has_timeline_) {
+      out.timeline = device_.timeline();
+      out.receipt = make_receipt(out.timeline, device_.peak_bytes());
+    }
+    const double begin = now();
+    const PlanOptions options{.timeline = true, .whole_windows = has_timeline_ && config.accumulate <= kMostWhole};
+    const Plan plan = plan_training(config, options);
+    const double plan_seconds = now() - begin;
+    if (has_timeline_) {
+      out.planned_curve = planned_curve(out.timeline, plan);
+    } else {
+      out.timeline = *plan.timeline;
+      out.receipt = make_receipt(out.timeline, plan.ledger.peak_bytes());
+      out.reserved_bytes = plan.reserved_bytes;
+    }
+    if (has_timeline_ ? plan_seconds < 0.2 : kNumPlans * plan_seconds < 0.05 * train_seconds)
+      out.remedies = plan_remedies(config, {}, plan, out.receipt);
+    export_memory(run_dir, out);
+    return "";
+  } catch (const std::exception& error) {
+    return concat("the memory report was not written: ", error.what());
+  }
+}
+
+}  // namespace refrain
