@@ -11,6 +11,7 @@
 #include <refrain/train/peak_json.h>
 #include <refrain/train/program.h>
 #include <refrain/train/report.h>
+#include <refrain/train/run_memory.h>
 #include <refrain/train/setup.h>
 #include <refrain/train/snapshot_state.h>
 
@@ -61,8 +62,9 @@ void apply_process_settings(const Config& config, const Device& device) {
 
 // Everything of a run that lives from its first to its last step.
 struct Run : Program {
-  Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks)
-      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), options.device}, hooks(run_hooks), run_dir(given.run_dir) {
+  Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks, const RunMemory& run_memory)
+      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), options.device}, hooks(run_hooks), memory(run_memory),
+        run_dir(given.run_dir) {
     config.data_path = fs::absolute(config.data_path).lexically_normal();  // a resume may start somewhere else
   }
 
@@ -111,6 +113,7 @@ struct Run : Program {
   std::optional<StepResult> step() {
     const double begin = now(), waited = loader->wait_seconds();
     const CostMeter before = cost_meter();
+    memory.mark_step(trainer->num_steps() + 1);
     const std::optional<StepResult> result = trainer->step();
     if (!result) return result;
     if (!result->note.empty()) note(hooks, result->note);
@@ -163,6 +166,7 @@ struct Run : Program {
   }
 
   Evaluation evaluate_now(MetricsWriter& metrics) {
+    memory.mark_evaluation();
     const Evaluation result = evaluate();
     metrics.write(trainer->num_steps(), {{"epoch", epoch()}, {"test_loss", result.loss}, {"test_accuracy", result.accuracy}});
     if (hooks.on_evaluation) hooks.on_evaluation(trainer->num_steps(), epoch(), result);
@@ -175,6 +179,7 @@ struct Run : Program {
   }
 
   const RunHooks& hooks;
+  const RunMemory& memory;
   fs::path run_dir;
   std::int64_t saved_step = -1;
   std::int64_t outside_at_start = 0;
@@ -223,28 +228,8 @@ void write_summary(const Run& run, const RunResult& result) {
   write_file_atomically(run.run_dir / "summary.json", json.dump(2) + "\n");
 }
 
-}  // namespace
-
-std::string_view version() { return REFRAIN_VERSION; }
-
-bool holds_run(const fs::path& run_dir) {
-  std::error_code error;  // what cannot be looked at fails when it is written to, with a better message
-  return fs::exists(run_dir / "config.toml", error) || fs::exists(run_dir / "snapshots", error);
-}
-
-RunResult run_training(Config config, const RunOptions& options, const RunHooks& hooks) {
-  check(!config.run_dir.empty(), "run_dir: is not set");
-  check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
-  apply_process_settings(config, options.device);
-  const std::int64_t outside_at_start = process_memory().resident - options.device.reserved_bytes();
-  Run run(config, options, hooks);
-  run.outside_at_start = outside_at_start;
-  if (options.resume) run.resume();
-  make_directories(run.run_dir);
-  write_file_atomically(run.run_dir / "config.toml", to_toml(run.config));
-  MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
-  if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
-
+// To the end, or until it is stopped.
+RunResult train(Run& run, MetricsWriter& metrics, const RunHooks& hooks) {
   std::optional<Evaluation> last_evaluation;  // of the weights as they are now
   while (run.trainer->num_steps() < run.total) {
     std::optional<StepResult> step;
@@ -281,6 +266,44 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   const RunResult result = run.result(true, last_evaluation ? *last_evaluation : run.evaluate_now(metrics));
   write_summary(run, result);
   return result;
+}
+
+}  // namespace
+
+std::string_view version() { return REFRAIN_VERSION; }
+
+bool holds_run(const fs::path& run_dir) {
+  std::error_code error;  // what cannot be looked at fails when it is written to, with a better message
+  return fs::exists(run_dir / "config.toml", error) || fs::exists(run_dir / "snapshots", error);
+}
+
+RunResult run_training(Config config, const RunOptions& options, const RunHooks& hooks) {
+  check(!config.run_dir.empty(), "run_dir: is not set");
+  check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
+  apply_process_settings(config, options.device);
+  const RunMemory memory(config, options.device);
+  // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
+  const auto report = [&](const Config& resolved, double train_seconds) {
+    if (const std::string problem = memory.write(resolved, config.run_dir, train_seconds); !problem.empty()) note(hooks, problem);
+  };
+  const std::int64_t outside_at_start = process_memory().resident - options.device.reserved_bytes();
+  Config resolved = config;
+  try {
+    Run run(config, options, hooks, memory);
+    resolved = run.config;
+    run.outside_at_start = outside_at_start;
+    if (options.resume) run.resume();
+    make_directories(run.run_dir);
+    write_file_atomically(run.run_dir / "config.toml", to_toml(run.config));
+    MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
+    if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
+    const RunResult result = train(run, metrics, hooks);
+    report(resolved, result.train_seconds);
+    return result;
+  } catch (const OutOfMemory&) {
+    report(resolved, 0);
+    throw;
+  }
 }
 
 Evaluation run_evaluation(Config config, const RunOptions& options, const RunHooks& hooks) {
