@@ -69,6 +69,7 @@ struct Config {
   bool certify = false;
   std::int64_t loss_chunk = 0, mlp_chunk = 0;
   ByteCount memory_limit;
+  std::string packing = "plan";
   std::int64_t timeline = 0;
 
   // run

@@ -101,6 +101,8 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"loss_chunk", "rows (predictions) whose logits exist at a time, computed again in backward; 0: all, kept", 0, kMany}, c.loss_chunk);
   f(Key{"mlp_chunk", "rows (tokens) whose MLP values exist at a time, computed again in backward; 0: all, kept", 0, kMany}, c.mlp_chunk);
   f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: what system and control group have free at the start", 0, 9e18}, c.memory_limit);
+  f(Key{.name = "packing", .meaning = "where tensors lie: at offsets packed from a plan of the run, or where each fits best when it comes", .choices = "plan|online"},
+    c.packing);
   f(Key{"timeline", "last steps whose every allocation is recorded and written into the run directory; 0: none", 0, 1000}, c.timeline);
 
   section("run");
