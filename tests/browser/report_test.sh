@@ -64,7 +64,8 @@ check "${checks[2]}" pass "$work/hostile.html"
 sed 's/"peak_bytes":\([0-9]*\)\([0-9]\),"reserved/"peak_bytes":\11\2,"reserved/' "$here/hostile.json" >"$work/sum.json"
 cmp -s "$here/hostile.json" "$work/sum.json" && { echo "FAILED  browser: the sample could not be changed"; exit 1; }
 "$refrain" report "$work/sum.json" "$work/sum.html" >/dev/null && check "${checks[3]}" fail "$work/sum.html"
-sed 's/^\("peak":{.*"blocks":\[\)\[[^]]*\],/\1/' "$here/hostile.json" >"$work/lost.json"
+# Of the two lists of blocks the second is the peak's: without its first tensor it no longer sums to the peak.
+awk '/^"blocks":/ && ++lists == 2 { sub(/\[\[[^]]*\],/, "[") } { print }' "$here/hostile.json" >"$work/lost.json"
 cmp -s "$here/hostile.json" "$work/lost.json" && { echo "FAILED  browser: the sample could not be changed"; exit 1; }
 "$refrain" report "$work/lost.json" "$work/lost.html" >/dev/null && check "${checks[4]}" fail "$work/lost.html"
 sed 's/"curve":{/"curve":{{/' "$work/hostile.html" >"$work/damaged.html"
