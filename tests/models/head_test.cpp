@@ -13,8 +13,15 @@ using namespace refrain;
 namespace {
 
 std::shared_ptr<ChainModel> vit() {
-  return std::make_shared<Vit>(VitConfig{
-      .image_height = 8, .image_width = 8, .channels = 1, .patch = 4, .width = 16, .depth = 3, .num_heads = 2, .num_classes = 5, .dropout = 0.1});
+  return std::make_shared<Vit>(VitConfig{.image_height = 8,
+                                         .image_width = 8,
+                                         .channels = 1,
+                                         .patch = 4,
+                                         .width = 16,
+                                         .depth = 3,
+                                         .num_heads = 2,
+                                         .num_classes = 5,
+                                         .dropout = 0.1});
 }
 
 std::shared_ptr<ChainModel> gpt2() {
@@ -33,7 +40,8 @@ class NoStages : public ChainModel {};
 TEST_CASE("head: features and projection make the model's logits, under every policy") {
   for (const bool is_vit : {true, false}) {
     const std::shared_ptr<ChainModel> model = is_vit ? vit() : gpt2();
-    const Tensor input = is_vit ? random_tensor({2, 1, 8, 8}, DType::f32, 1) : from_values(std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}, {2, 3});
+    const Tensor input =
+        is_vit ? random_tensor({2, 1, 8, 8}, DType::f32, 1) : from_values(std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}, {2, 3});
     const HeadStage::Projection p = head_of(*model)->projection();
     CHECK(p.weight.shape() == Shape{is_vit ? 5 : 11, 16});
     CHECK(p.bias.defined() == is_vit);

@@ -87,8 +87,11 @@ TEST_CASE("linear_cross_entropy: gradients match differences for every reduction
     for (const double smoothing : {0.0, 0.1}) {
       const CrossEntropyOptions options{.label_smoothing = smoothing, .reduction = reduction, .scale = 0.7};
       for (const std::int64_t chunk : {0, 1, 2, 5, 7, 100}) {
-        gradcheck([=](auto in) { return linear_cross_entropy(in[0], in[1], in[2], targets_of({2, -100, 0, 4, 3, 3, 1}), options, chunk).loss; },
-                  {test_values({7, 3}, DType::f64, 1), test_values({5, 3}, DType::f64, 2), test_values({5}, DType::f64, 3)});
+        gradcheck(
+            [=](auto in) {
+              return linear_cross_entropy(in[0], in[1], in[2], targets_of({2, -100, 0, 4, 3, 3, 1}), options, chunk).loss;
+            },
+            {test_values({7, 3}, DType::f64, 1), test_values({5, 3}, DType::f64, 2), test_values({5}, DType::f64, 3)});
       }
       const Tensor targets = from_values(std::vector<std::int64_t>{1, 0, 2, 2, -100, 0}, {2, 3});
       gradcheck([=](auto in) { return linear_cross_entropy(in[0], in[1], Tensor(), targets, options, 2).loss; },
@@ -102,7 +105,9 @@ TEST_CASE("linear_cross_entropy: frozen operands get no gradient and the others 
   const Operands in = operands({11, 4}, 6, DType::f32);
   const Result all = run(in, targets, {}, 4);
   for (int wanted = 1; wanted < 7; ++wanted) {
-    const auto part = [wanted](const Tensor& t, int bit) { return wanted & bit ? leaf(clone(t.without_autograd())) : t.without_autograd(); };
+    const auto part = [wanted](const Tensor& t, int bit) {
+      return wanted & bit ? leaf(clone(t.without_autograd())) : t.without_autograd();
+    };
     const Tensor hidden = part(in.hidden, 1), weight = part(in.weight, 2), bias = part(in.bias, 4);
     backward(linear_cross_entropy(hidden, weight, bias, targets, {}, 4).loss, {.grad_out = test_values({}, DType::f32, 4)});
     INFO(wanted);

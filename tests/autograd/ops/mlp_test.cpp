@@ -91,7 +91,8 @@ TEST_CASE("mlp: gradients match differences for both forms of GELU and every cut
           {test_values({2, 3, 4}, DType::f64, 1), test_values({7, 4}, DType::f64, 2), test_values({7}, DType::f64, 3),
            test_values({3, 7}, DType::f64, 4), test_values({3}, DType::f64, 5)});
       gradcheck([=](auto in) { return chunked_mlp(in[0], in[1], Tensor(), in[2], Tensor(), {.gelu = form, .chunk_rows = chunk}); },
-                {view::transpose(test_values({4, 3}, DType::f64, 1), 0, 1), test_values({5, 4}, DType::f64, 2), test_values({1, 5}, DType::f64, 4)});
+                {view::transpose(test_values({4, 3}, DType::f64, 1), 0, 1), test_values({5, 4}, DType::f64, 2),
+                 test_values({1, 5}, DType::f64, 4)});
     }
   }
 }
@@ -101,7 +102,8 @@ TEST_CASE("mlp: the result and the gradient of x have the bits of the layers, dr
     Shape x;
     std::int64_t hidden, out;
   };
-  for (const Size& size : std::vector<Size>{{{1}, 1, 1}, {{5}, 7, 3}, {{3, 31, 16}, 64, 16}, {{2, 5, 3, 8}, 33, 5}, {{50, 96}, 200, 96}, {{0, 4}, 8, 4}}) {
+  for (const Size& size :
+       std::vector<Size>{{{1}, 1, 1}, {{5}, 7, 3}, {{3, 31, 16}, 64, 16}, {{2, 5, 3, 8}, 33, 5}, {{50, 96}, 200, 96}, {{0, 4}, 8, 4}}) {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
       for (const bool is_mixed : {false, true}) {
         if (is_mixed && !is_16_bit(dtype)) continue;
@@ -176,7 +178,8 @@ TEST_CASE("mlp: in a mixed mode it does what the layers do") {
   for (const Precision mode : {Precision::f16_mixed, Precision::bf16_mixed}) {
     const Operands in = operands({4, 10, 16}, 64, 16, DType::f32, DType::f32);
     const PrecisionScope scope(mode);
-    const std::vector<Tensor> layers = run(in, {.dropout = 0.1}, How::layers), got = run(in, {.dropout = 0.1, .chunk_rows = 9}, How::chunked);
+    const std::vector<Tensor> layers = run(in, {.dropout = 0.1}, How::layers),
+                              got = run(in, {.dropout = 0.1, .chunk_rows = 9}, How::chunked);
     CHECK(got[0].dtype() == compute_dtype(mode));
     CHECK(same_bits(got[0], layers[0]));
     CHECK(same_bits(got[1], layers[1]));
@@ -234,7 +237,8 @@ TEST_CASE("mlp: backward pays for the first layer once more") {
 
 TEST_CASE("mlp: errors name what does not fit") {
   const Tensor x = zeros({2, 3}, DType::f32), w1 = zeros({4, 3}, DType::f32), w2 = zeros({3, 4}, DType::f32);
-  CHECK(message_of([&] { chunked_mlp(x, w1, {}, w1, {}, {}); }) == "mlp: weights must be [hidden, in] and [out, hidden], got [4, 3] and [4, 3]");
+  CHECK(message_of([&] { chunked_mlp(x, w1, {}, w1, {}, {}); }) ==
+        "mlp: weights must be [hidden, in] and [out, hidden], got [4, 3] and [4, 3]");
   CHECK(message_of([&] { chunked_mlp(w2, w1, {}, w2, {}, {}); }) == "mlp: x must be [..., 3], got [3, 4]");
   CHECK(message_of([&] { chunked_mlp(x, w1, {}, w2, {}, {.chunk_rows = -1}); }) == "mlp: expected chunk_rows >= 0, got -1");
   CHECK(message_of([&] { chunked_mlp(x, w1, {}, w2, {}, {.dropout = 1.5}); }) == "mlp: dropout must be in [0, 1], got 1.5");
