@@ -6,11 +6,12 @@
 //   backward(loss, update.options());
 //   const double norm = update.finish();
 //
-// What needs all gradients before the first update does not go together with it: clipping by the global norm, and leaving
-// out a step whose gradients overflow.
+// What needs all gradients before the first update, clipping by the global norm and leaving out a step whose gradients
+// overflow, takes two backward passes over the same forward: GradMeasure in the first, which retains, FusedUpdate in the second.
 #pragma once
 
 #include <refrain/autograd/tape.h>
+#include <refrain/optim/clip_grad.h>
 #include <refrain/optim/optimizer.h>
 
 #include <cstdint>
@@ -18,6 +19,28 @@
 #include <vector>
 
 namespace refrain {
+
+// The norm of an optimizer's gradients, measured inside backward: each gradient is looked at when it is final.
+class GradMeasure {
+ public:
+  explicit GradMeasure(const Optimizer& optimizer);
+  GradMeasure(const GradMeasure&) = delete;
+  GradMeasure& operator=(const GradMeasure&) = delete;
+
+  const std::vector<Tensor>& parameters() const { return parameters_; }
+  // For a backward that only measures: drops each gradient then.
+  BackwardOptions options();
+  // Looks at a parameter's final gradient. Returns the parameter's index.
+  std::int64_t look_at(const Tensor& parameter);
+  double square(std::int64_t index) const { return squares_[std::size_t(index)]; }
+  // Of the gradients seen, bitwise that of grad_norm() (clip_grad.h); 0 on a plan device.
+  GradNorm norm() const;
+
+ private:
+  std::vector<Tensor> parameters_;
+  std::vector<double> squares_;
+  std::unordered_map<const AutogradSlot*, std::int64_t> index_of_;  // parameters may share a storage, never a slot
+};
 
 class FusedUpdate {
  public:
@@ -43,9 +66,7 @@ class FusedUpdate {
   Optimizer& optimizer_;
   double lr_, grad_scale_;
   bool stops_at_non_finite_;
-  std::vector<Tensor> parameters_;
-  std::vector<double> squares_;
-  std::unordered_map<const AutogradSlot*, std::int64_t> index_of_;  // parameters may share a storage, never a slot
+  GradMeasure measure_;
   std::vector<std::int64_t> waiting_;  // their gradients are final, in that order
   std::int64_t first_non_finite_ = -1;
 };

@@ -41,8 +41,11 @@ GradScaler::GradScaler(const GradScalerOptions& options)
     : options_(checked(options)), scale_(options.mode == ScalerMode::off ? 1 : options.init_scale) {}
 
 GradScaler::Unscaled GradScaler::check(std::span<const Tensor> parameters) const {
-  const GradNorm scaled = refrain::grad_norm(parameters);
-  return {scaled.is_finite(), scaled.norm / scale_, 1 / scale_, scaled.first_non_finite};
+  return unscaled(refrain::grad_norm(parameters));
+}
+
+GradScaler::Unscaled GradScaler::unscaled(const GradNorm& measured) const {
+  return {measured.is_finite(), measured.norm / scale_, 1 / scale_, measured.first_non_finite};
 }
 
 bool GradScaler::update(bool is_finite) {

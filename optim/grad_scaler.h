@@ -11,6 +11,7 @@
 #pragma once
 
 #include <refrain/core/tensor.h>
+#include <refrain/optim/clip_grad.h>
 
 #include <cstdint>
 #include <map>
@@ -55,6 +56,8 @@ class GradScaler {
   };
   // One pass over the parameters' gradients (clip_grad.h); the scale is that of their backward. Changes nothing.
   Unscaled check(std::span<const Tensor> parameters) const;
+  // The same for gradients that were measured elsewhere (GradMeasure in fused_update.h).
+  Unscaled unscaled(const GradNorm& measured) const;
 
   // Ends a step: moves the scale and counts. Returns whether the step is to be applied, is_finite.
   bool update(bool is_finite);

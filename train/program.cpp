@@ -3,6 +3,8 @@
 #include <refrain/autograd/random.h>
 #include <refrain/train/setup.h>
 
+#include <algorithm>
+
 namespace refrain {
 
 Program::Program(const Config& given, std::shared_ptr<const Samples> train_samples, std::shared_ptr<const Samples> test_samples,
@@ -10,15 +12,26 @@ Program::Program(const Config& given, std::shared_ptr<const Samples> train_sampl
     : config(given), device(on_device) {
   adapt_to_data(config, *train_samples);
   model = build_model(config, device);
-  loss = build_loss(config, model);
+  const std::shared_ptr<const ModelLoss> model_loss = build_loss(config, model);
+  loss = loss_function(model_loss);
   optimizer = build_optimizer(config, *model);
   const std::uint64_t seed = std::uint64_t(config.seed);
-  loader = std::make_unique<Loader>(std::move(train_samples), LoaderOptions{.batch = config.batch, .seed = seed, .device = device});
+  const bool is_layerwise = config.accumulate_schedule == "layerwise";
+  LoaderOptions loading{.batch = config.batch, .seed = seed, .device = device};
+  if (is_layerwise) {
+    // A window's batches are all in use at a time; two more are prepared meanwhile.
+    const std::int64_t batches = (train_samples->size() + config.batch - 1) / config.batch;
+    loading.num_held = int(std::min(config.accumulate, batches));
+    loading.num_slots = loading.num_held + 2;
+  }
+  loader = std::make_unique<Loader>(std::move(train_samples), loading);
   test_loader = std::make_unique<Loader>(std::move(test_samples),
                                          LoaderOptions{.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = device});
   const std::int64_t steps_per_epoch = (loader->num_batches() + config.accumulate - 1) / config.accumulate;
   total = total_steps(config, steps_per_epoch);
-  trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss, trainer_options(config));
+  TrainerOptions options = trainer_options(config);
+  if (is_layerwise) options.layerwise = model_loss;
+  trainer = std::make_unique<Trainer>(*loader, *optimizer, build_schedule(config, steps_per_epoch), loss, options);
   seed_random(seed);
 }
 

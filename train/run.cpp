@@ -317,7 +317,7 @@ Evaluation run_evaluation(Config config, const RunOptions& options, const RunHoo
   load_model(*search.latest, *model);
   note(hooks, concat("evaluating ", search.latest->string()));
   Loader loader(samples, {.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = options.device});
-  return evaluate(*model, loader, build_loss(config, model));
+  return evaluate(*model, loader, loss_function(build_loss(config, model)));
 }
 
 }  // namespace refrain

@@ -1,13 +1,12 @@
 #include <refrain/train/setup.h>
 
-#include <refrain/autograd/ops/loss.h>
 #include <refrain/autograd/precision.h>
-#include <refrain/autograd/tape.h>
 #include <refrain/data/cifar10.h>
 #include <refrain/data/idx.h>
 #include <refrain/models/gpt2.h>
 #include <refrain/models/vit.h>
 #include <refrain/optim/all.h>
+#include <refrain/train/budget/block_parts.h>
 
 #include <algorithm>
 #include <cmath>
@@ -31,7 +30,9 @@ std::string rounding_of(const Config& config) {
 std::string loss_scale_of(const Config& config) { return chosen(config.loss_scale, config.precision == "16-mixed" ? "dynamic" : "off"); }
 
 std::string non_finite_of(const Config& config) {
-  return chosen(config.non_finite, is_mixed(parse_precision(config.precision)) && config.update != "fused" ? "skip" : "stop");
+  // With a fused update, skipping takes a second backward, which only a dynamic loss scale needs anyway.
+  const bool can_skip = config.update != "fused" || (config.accumulate_schedule == "layerwise" && loss_scale_of(config) == "dynamic");
+  return chosen(config.non_finite, is_mixed(parse_precision(config.precision)) && can_skip ? "skip" : "stop");
 }
 
 }  // namespace
@@ -77,7 +78,8 @@ std::shared_ptr<ChainModel> build_model(const Config& config, const Device& devi
                                               .num_heads = config.num_heads,
                                               .mlp_ratio = config.mlp_ratio,
                                               .dropout = config.dropout,
-                                              .attention_dropout = config.attention_dropout});
+                                              .attention_dropout = config.attention_dropout,
+                                              .mlp_chunk = config.mlp_chunk});
   } else {
     model = std::make_shared<Vit>(VitConfig{.image_height = config.image_size,
                                             .image_width = config.image_size,
@@ -90,25 +92,33 @@ std::shared_ptr<ChainModel> build_model(const Config& config, const Device& devi
                                             .num_classes = config.num_classes,
                                             .dropout = config.dropout,
                                             .attention_dropout = config.attention_dropout,
-                                            .stochastic_depth = config.stochastic_depth});
+                                            .stochastic_depth = config.stochastic_depth,
+                                            .mlp_chunk = config.mlp_chunk});
   }
   if (!config.freeze.empty()) model->freeze(config.freeze);
   return model;
 }
 
-LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model) {
-  const CheckpointPolicy policy{.kind = CheckpointPolicy::parse_kind(config.checkpoint),
-                                .levels = int(config.checkpoint_levels),
-                                .keep = config.checkpoint_keep,
-                                .certify = config.certify};
-  return [model = std::move(model), policy, precision = parse_precision(config.precision),
-          smoothing = config.label_smoothing](const Batch& batch, double scale) {
-    const PrecisionScope precision_scope(precision);
-    const Tensor logits = (*model)(batch.input, is_grad_enabled() ? policy : CheckpointPolicy{});
-    return BatchLoss{cross_entropy(logits, batch.target,
-                                   {.label_smoothing = is_grad_enabled() ? smoothing : 0, .reduction = Reduction::sum, .scale = scale}),
-                     count_correct(detach(logits), batch.target)};
-  };
+CheckpointPolicy checkpoint_policy(const Config& config, const ChainModel& model) {
+  check(config.checkpoint != "budget", "checkpoint: a budget has to be turned into regions first (train/budget/budget.h)");
+  CheckpointPolicy policy{.levels = int(config.checkpoint_levels), .keep = config.checkpoint_keep, .certify = config.certify};
+  if (config.checkpoint != "custom") {
+    policy.kind = CheckpointPolicy::parse_kind(config.checkpoint);
+    return policy;
+  }
+  policy.kind = CheckpointKind::custom;
+  std::vector<BlockPart> parts;
+  for (const std::string& line : config.checkpoint_parts) parts.push_back(parse_block_part(line));
+  policy.parts = chain_parts(parts, model.stages());
+  return policy;
+}
+
+std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_ptr<ChainModel> model) {
+  const CheckpointPolicy policy = checkpoint_policy(config, *model);
+  return std::make_shared<const ModelLoss>(std::move(model), ModelLossOptions{.policy = policy,
+                                                                              .precision = parse_precision(config.precision),
+                                                                              .label_smoothing = config.label_smoothing,
+                                                                              .chunk_rows = config.loss_chunk});
 }
 
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model) {

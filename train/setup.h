@@ -4,6 +4,7 @@
 #include <refrain/data/samples.h>
 #include <refrain/models/chain_model.h>
 #include <refrain/train/config.h>
+#include <refrain/train/model_loss.h>
 #include <refrain/train/trainer.h>
 
 namespace refrain {
@@ -18,9 +19,13 @@ void adapt_to_data(Config& config, const Samples& samples);
 // The model with its initial values, parameters frozen as the configuration says.
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device = Device::cpu());
 
+// The regions that the configuration puts over the model's blocks. Throws InvalidArgument for parts the model cannot have, and
+// for a budget, which choose_budget() (train/budget/budget.h) turns into parts.
+CheckpointPolicy checkpoint_policy(const Config& config, const ChainModel& model);
+
 // Cross-entropy of the model under the configuration's precision and checkpoint policy. Without gradients there is no label smoothing:
 // evaluations compare.
-LossFunction build_loss(const Config& config, std::shared_ptr<ChainModel> model);
+std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_ptr<ChainModel> model);
 
 // "auto" in rounding, loss_scale and non_finite means what the precision calls for; a run's config.toml keeps the word.
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model);

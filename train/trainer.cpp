@@ -3,8 +3,12 @@
 #include <refrain/autograd/finite_watch.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
+#include <refrain/core/memory/layout.h>
+#include <refrain/kernels/kernel.h>
 #include <refrain/optim/clip_grad.h>
+#include <refrain/train/layerwise.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -22,6 +26,24 @@ std::string exactly(double value) {
 }
 
 double value_of(const Tensor& loss) { return loss.has_bytes() ? loss.item() : 0; }
+
+// Makes a mean of a window's sums of losses.
+double loss_factor(const Loader::Upcoming& window) { return window.targets > 0 ? 1.0 / double(window.targets) : 0; }
+
+auto adder_to(StepResult& result) {
+  return [&result](const BatchLoss& loss) {
+    result.loss += value_of(loss.loss);
+    result.correct += loss.correct;
+  };
+}
+
+// Micro-batches that allocate the same have one name (core/memory/layout.h): in each window the first makes gradients, the last
+// may update, and those between are alike. Windows differ by their last micro-batch, and when they have no others between.
+std::string section_of(const Loader::Upcoming& window, std::int64_t index, std::int64_t first_size) {
+  const std::int64_t last_size = window.samples - (window.batches - 1) * first_size;
+  const char* place = index == 0 ? "first" : index + 1 < window.batches ? "middle" : "last";
+  return concat(place, " of ", std::min<std::int64_t>(window.batches, 3), ", samples ", first_size, " and ", last_size);
+}
 
 // Puts a module's mode back, whatever happens.
 class ModeScope {
@@ -43,8 +65,9 @@ Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule,
       scaler_(options.loss_scale) {
   check(options_.accumulate >= 1, "trainer: expected to accumulate at least 1 micro-batch, got ", options_.accumulate);
   check(options_.clip_norm >= 0, "trainer: expected a clip norm of at least 0, got ", options_.clip_norm);
-  if (!options_.fused_update) return;
-  constexpr const char* kReason = " needs all gradients before the first update, which a fused update does not keep";
+  if (!options_.fused_update || options_.layerwise != nullptr) return;
+  constexpr const char* kReason =
+      " needs all gradients before the first update, which a fused update keeps only layer by layer (accumulate_schedule = layerwise)";
   check(options_.clip_norm == 0, "trainer: clipping by the global norm", kReason);
   check(options_.loss_scale.mode != ScalerMode::dynamic, "trainer: a dynamic loss scale", kReason);
   check(options_.non_finite != NonFinitePolicy::skip, "trainer: skipping steps that are not finite", kReason);
@@ -52,24 +75,36 @@ Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule,
 
 std::int64_t Trainer::steps_per_epoch() const { return (loader_.num_batches() + options_.accumulate - 1) / options_.accumulate; }
 
-void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused) {
+LayerwiseWindow Trainer::forward_layerwise(const Loader::Upcoming& window) {
   optimizer_.zero_grad();  // of a window that an exception broke off
-  const double scale = window.targets > 0 ? 1.0 / double(window.targets) : 0;
-  std::int64_t samples_before = 0;
+  std::vector<Batch> batches;
+  for (std::int64_t i = 0; i < window.batches; ++i) batches.push_back(*loader_.next());
+  random_state().seed = options_.seed;
+  return {*options_.layerwise, std::move(batches), std::uint32_t(num_steps_), loss_factor(window), scaler_.scale()};
+}
+
+void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused) {
+  const auto updates_now = [&] { return fused != nullptr && (options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss)); };
+  if (options_.layerwise != nullptr) {
+    forward_layerwise(window).backward({.on_loss = adder_to(result), .announcements = [&] { return updates_now() ? fused->options() : BackwardOptions(); }});
+    return;
+  }
+  optimizer_.zero_grad();  // of a window that an exception broke off
+  std::int64_t samples_before = 0, first_size = 0;
   for (std::int64_t i = 0; i < window.batches; ++i) {
     const std::optional<Batch> batch = loader_.next();
+    if (i == 0) first_size = batch->size;
+    begin_section(batch->input.device(), section_of(window, i, first_size));
     random_state().seed = options_.seed;
     set_random_position(std::uint32_t(num_steps_), samples_before);
-    const BatchLoss loss = loss_(*batch, scale);
-    result.loss += value_of(loss.loss);
-    result.correct += loss.correct;
+    const BatchLoss loss = loss_(*batch, loss_factor(window));
+    adder_to(result)(loss);
     const bool is_last = i + 1 == window.batches;
     BackwardOptions backward_options;
-    if (is_last && fused != nullptr && (options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss)))
-      backward_options = fused->options();
+    if (is_last && updates_now()) backward_options = fused->options();
     backward_options.is_last = is_last;
     if (scaler_.scale() != 1) backward_options.grad_out = full(loss.loss.shape(), scaler_.scale(), loss.loss.dtype(), loss.loss.device());
-    backward(loss.loss, backward_options);
+    backward(loss.loss, std::move(backward_options));
     samples_before += batch->size;
   }
 }
@@ -77,8 +112,13 @@ void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, Fus
 std::string Trainer::first_non_finite(const LoaderState& start, const Loader::Upcoming& window) {
   loader_.set_state(start);
   FiniteWatch watch;
-  StepResult ignored;
-  run_window(window, ignored);
+  if (options_.layerwise != nullptr && options_.fused_update) {
+    GradMeasure measure(optimizer_);  // gradients of one stage at a time fit into memory
+    forward_layerwise(window).backward({.announcements = [&] { return measure.options(); }});
+  } else {
+    StepResult ignored;
+    run_window(window, ignored);
+  }
   return watch.finding() ? to_text(*watch.finding()) : "no single op is to blame";
 }
 
@@ -110,6 +150,10 @@ void Trainer::handle_non_finite(const LoaderState& start, const Loader::Upcoming
 std::optional<StepResult> Trainer::step() {
   const LoaderState start = loader_.state();
   const Loader::Upcoming window = loader_.upcoming(options_.accumulate);
+  // What allocates the same has one name (core/memory/layout.h): a whole window layer by layer, otherwise each micro-batch.
+  const bool is_layerwise = options_.layerwise != nullptr;
+  if (!parameters_.empty())
+    begin_section(parameters_.front().device(), is_layerwise ? concat("window of ", window.batches, ", samples ", window.samples) : "window");
   if (window.batches == 0) {
     optimizer_.zero_grad();
     loader_.next();
@@ -117,12 +161,22 @@ std::optional<StepResult> Trainer::step() {
   }
   StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.samples, .targets = window.targets, .loss_scale = scaler_.scale()};
   if (options_.fused_update) {
-    step_fused(start, window, result);
-    finish_step(result);
+    const bool needs_norm =
+        options_.clip_norm > 0 || options_.loss_scale.mode == ScalerMode::dynamic || options_.non_finite == NonFinitePolicy::skip;
+    if (needs_norm) step_in_two_passes(start, window, result);
+    else step_fused(start, window, result);
+    if (result.is_applied) finish_step(result);
     return result;
   }
   run_window(window, result);
-  const GradScaler::Unscaled gradients = scaler_.check(parameters_);
+  judge(start, window, result, scaler_.check(parameters_));
+  if (!result.is_applied) return result;
+  optimizer_.step(result.lr, grad_scale(result));
+  finish_step(result);
+  return result;
+}
+
+void Trainer::judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const GradScaler::Unscaled& gradients) {
   result.grad_norm = gradients.grad_norm;
   if (!std::isfinite(result.loss)) {
     handle_non_finite(start, window, result, concat("the loss of step ", num_steps_ + 1, " is ", exactly(result.loss)));
@@ -133,11 +187,33 @@ std::optional<StepResult> Trainer::step() {
     scaler_.update(true);
     skips_.reset();
   }
-  if (!result.is_applied) return result;
+}
+
+double Trainer::grad_scale(const StepResult& result) const {
   const bool clips = options_.clip_norm > 0 && std::isfinite(result.grad_norm);
-  optimizer_.step(result.lr, (clips ? clip_factor(result.grad_norm, options_.clip_norm) : 1) / result.loss_scale);
-  finish_step(result);
-  return result;
+  return (clips ? clip_factor(result.grad_norm, options_.clip_norm) : 1) / result.loss_scale;
+}
+
+void Trainer::step_in_two_passes(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
+  GradMeasure measure(optimizer_);
+  std::optional<LayerwiseWindow> pass(forward_layerwise(window));
+  const CostMeter before = cost_meter();
+  pass->backward({.is_repeated = true, .on_loss = adder_to(result), .announcements = [&] { return measure.options(); }});
+  // A backward that only measures is work done twice, like a replay.
+  CostMeter& meter = cost_meter();
+  meter.replay.flops = before.replay.flops + (meter.total.flops - before.total.flops);
+  meter.replay.bytes = before.replay.bytes + (meter.total.bytes - before.total.bytes);
+  judge(start, window, result, scaler_.unscaled(measure.norm()));
+  if (!result.is_applied) return;
+  if (!result.note.empty()) {
+    // The policy `report` went through the window again to find the op.
+    pass.reset();
+    loader_.set_state(start);
+    pass.emplace(forward_layerwise(window));
+  }
+  FusedUpdate fused(optimizer_, result.lr, grad_scale(result), false);
+  pass->backward({.announcements = [&] { return fused.options(); }});
+  fused.finish();
 }
 
 void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
@@ -181,6 +257,7 @@ Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss) {
   if (loader.state().position != 0) loader.set_state({loader.state().epoch, 0});
   for (Loader::Upcoming next = loader.upcoming(1); next.batches > 0; next = loader.upcoming(1)) {
     const std::optional<Batch> batch = loader.next();
+    begin_section(batch->input.device(), concat("evaluation of ", batch->size));
     const BatchLoss batch_loss = loss(*batch, 1);
     total.loss += value_of(batch_loss.loss);
     correct += double(batch_loss.correct);

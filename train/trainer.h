@@ -10,6 +10,7 @@
 #include <refrain/optim/schedule.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -21,6 +22,8 @@ struct BatchLoss {
 };
 // Runs the model on a micro-batch.
 using LossFunction = std::function<BatchLoss(const Batch& batch, double scale)>;
+class LayerwiseWindow;
+class ModelLoss;
 
 // What to do when a loss or a gradient is infinite or NaN.
 enum class NonFinitePolicy : std::uint8_t {
@@ -32,9 +35,13 @@ enum class NonFinitePolicy : std::uint8_t {
 // Stopping and reporting run the window once more, to find the op. Gradients that overflow under a dynamic loss scale above
 // its lowest value are skipped by every policy: that is how the scale finds its value.
 struct TrainerOptions {
-  // Update inside backward (optim/fused_update.h), in the window's last micro-batch. Refused together with what needs all
-  // gradients first: clip_norm, a dynamic loss scale, NonFinitePolicy::skip.
+  // Update inside backward (optim/fused_update.h), in the window's last micro-batch. What needs all gradients first (clip_norm,
+  // a dynamic loss scale, NonFinitePolicy::skip) is refused with it in the ordinary order of accumulation; layer by layer it
+  // takes a backward that measures and a second one that updates.
   bool fused_update = false;
+  // All micro-batches pass one stage of this model before the next (layerwise.h). Null: one micro-batch after the other passes
+  // the whole model. The weights are the same, bit by bit. The loader must hold `accumulate` batches.
+  std::shared_ptr<const ModelLoss> layerwise = {};
   std::int64_t accumulate = 1;  // micro-batches a step; a window ends with its epoch
   double clip_norm = 0;         // 0: none
   std::uint64_t seed = 0;       // of the model's random numbers
@@ -72,8 +79,15 @@ class Trainer {
   // Forward and backward over the window's micro-batches: gradients, and sums into the result. `fused`, or null, updates
   // in the last one, unless the loss is not finite.
   void run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused = nullptr);
-  // The whole of a step with a fused update.
+  // The micro-batches of a window, forward through all stages but the head.
+  LayerwiseWindow forward_layerwise(const Loader::Upcoming& window);
+  // The whole of a step with a fused update: in one backward, or layer by layer in two.
   void step_fused(const LoaderState& start, const Loader::Upcoming& window, StepResult& result);
+  void step_in_two_passes(const LoaderState& start, const Loader::Upcoming& window, StepResult& result);
+  // Whether the step is applied, with note, norm and loss scale; throws NonFinite.
+  void judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const GradScaler::Unscaled& gradients);
+  // What the update multiplies gradients by.
+  double grad_scale(const StepResult& result) const;
   void finish_step(StepResult& result);
   // Decides about a step that is not finite: whether to apply it, with a note. Throws NonFinite.
   void handle_non_finite(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const std::string& what);

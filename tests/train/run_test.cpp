@@ -390,7 +390,7 @@ TEST_CASE("run: a plan takes the same steps and reaches the same peak to the byt
       const std::shared_ptr<ChainModel> model = build_model(config, device);
       const std::unique_ptr<Optimizer> optimizer = build_optimizer(config, *model);
       Loader loader(samples, {.batch = config.batch, .device = device});
-      Trainer trainer(loader, *optimizer, build_schedule(config, 4), build_loss(config, model), {.accumulate = 2, .clip_norm = 1});
+      Trainer trainer(loader, *optimizer, build_schedule(config, 4), loss_function(build_loss(config, model)), {.accumulate = 2, .clip_norm = 1});
       for (int i = 0; i < 4; ++i) CHECK(trainer.step()->samples == (i < 3 ? 16 : 2));
       peaks.push_back(device.peak_bytes());
       kinds.push_back(device.ledger().kinds_at_peak());
