@@ -203,21 +203,29 @@ bool is_better_step(const Remedy& a, const Remedy& b, std::int64_t peak) {
   return std::abs(double(a.peak_bytes - b.peak_bytes)) < close ? b.extra_flops_share < a.extra_flops_share : b.peak_bytes < a.peak_bytes;
 }
 
-// What is chosen of each family; adds the change that lowers the peak most, or exchanges one, until none lowers it by a hundredth.
+// What is chosen of each family; adds, exchanges or takes back the change that lowers the peak most, until none lowers it by a
+// hundredth.
 class Combination {
  public:
+  using Choice = std::map<std::string_view, Candidate>;  // by family
+
   // Climbs on with the changes that have at most this effect.
   void climb(const Planner& planner, const std::vector<Candidate>& all, RemedyEffect most, std::int64_t peak) {
     if (!best_) best_peak_ = peak;
     for (;;) {
-      std::vector<std::map<std::string_view, Candidate>> choices;
-      std::vector<Candidate> joint;
+      std::vector<Choice> choices;
       for (const Candidate& candidate : all) {
         if (candidate.effect > most || (chosen_.contains(candidate.family) && chosen_.at(candidate.family).flags == candidate.flags)) continue;
         choices.push_back(chosen_);
         choices.back().insert_or_assign(candidate.family, candidate);
-        joint.push_back(together(choices.back()));
       }
+      for (const auto& [family, candidate] : chosen_) {
+        if (chosen_.size() == 1) break;
+        choices.push_back(chosen_);
+        choices.back().erase(family);
+      }
+      std::vector<Candidate> joint;
+      for (const Choice& choice : choices) joint.push_back(together(choice));
       const std::vector<Remedy> planned = planner.plan(joint);
       std::optional<std::size_t> step;
       for (std::size_t i = 0; i < planned.size(); ++i) {
@@ -235,7 +243,7 @@ class Combination {
   std::size_t size() const { return chosen_.size(); }
 
  private:
-  static Candidate together(const std::map<std::string_view, Candidate>& chosen) {
+  static Candidate together(const Choice& chosen) {
     Candidate joint;
     for (const auto& [family, candidate] : chosen) {
       joint.flags = joined(joint.flags, candidate.flags);
@@ -245,7 +253,7 @@ class Combination {
     return joint;
   }
 
-  std::map<std::string_view, Candidate> chosen_;
+  Choice chosen_;
   std::optional<Remedy> best_;
   std::int64_t best_peak_ = 0;
 };
@@ -285,7 +293,10 @@ Remedies plan_remedies(const Config& config, const PlanOptions& options, const P
     combination.climb(planner, all, most, receipt.peak_bytes);
     const Remedy* best = combination.best();
     // One change alone is in the list already.
-    if (best && combination.size() > 1 && best->peak_bytes != peak_before) remedies.combined.push_back(*best);
+    const auto is_beaten = [&](const Remedy& one) { return one.effect <= most && one.peak_bytes <= best->peak_bytes; };
+    if (best && combination.size() > 1 && best->peak_bytes != peak_before &&
+        std::none_of(remedies.single.begin(), remedies.single.end(), is_beaten))
+      remedies.combined.push_back(*best);
   }
   std::erase_if(remedies.single, [&](const Remedy& remedy) { return !helps(remedy, receipt); });
   std::stable_sort(remedies.single.begin(), remedies.single.end(), is_lower);

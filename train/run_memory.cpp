@@ -3,6 +3,7 @@
 #include <refrain/core/check.h>
 #include <refrain/train/memory_export.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace refrain {
@@ -18,6 +19,18 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 std::string title_of(const std::filesystem::path& run_dir) {
   const std::filesystem::path clean = run_dir.lexically_normal();
   return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
+}
+
+// A peak of steps that are kept no more is told as the plan tells it, where the two are the same allocations.
+void tell_as_planned(const Timeline& timeline, const Receipt& planned, Receipt& receipt) {
+  if (receipt.tick >= timeline.first_tick() || receipt.tick != planned.tick) return;
+  const auto is_same = [](const ReceiptLine& a, const ReceiptLine& b) { return a.bytes == b.bytes && a.birth == b.birth && a.module == b.module && a.op == b.op; };
+  if (!std::equal(receipt.lines.begin(), receipt.lines.end(), planned.lines.begin(), planned.lines.end(), is_same)) return;
+  receipt.moment = planned.moment;
+  for (std::size_t i = 0; i < receipt.lines.size(); ++i) {
+    receipt.lines[i].born = planned.lines[i].born;
+    if (receipt.lines[i].death == planned.lines[i].death) receipt.lines[i].died = planned.lines[i].died;
+  }
 }
 
 }  // namespace
@@ -55,11 +68,13 @@ std::string RunMemory::write(const Config& config, const std::filesystem::path& 
     const PlanOptions options{.timeline = true, .whole_windows = has_timeline_ && config.accumulate <= kMostWhole};
     const Plan plan = plan_training(config, options);
     const double plan_seconds = now() - begin;
+    const Receipt planned = make_receipt(*plan.timeline, plan.ledger.peak_bytes());
     if (has_timeline_) {
+      tell_as_planned(out.timeline, planned, out.receipt);
       out.planned_curve = planned_curve(out.timeline, plan);
     } else {
       out.timeline = *plan.timeline;
-      out.receipt = make_receipt(out.timeline, plan.ledger.peak_bytes());
+      out.receipt = planned;
       out.reserved_bytes = plan.reserved_bytes;
     }
     if (has_timeline_ ? plan_seconds < 0.2 : kNumPlans * plan_seconds < 0.05 * train_seconds)

@@ -85,3 +85,45 @@ TEST_CASE("plan command: needs no data, no weights and no file, and says what is
     CHECK(outcome.out.empty());
   }
 }
+
+TEST_CASE("plan command: receipt, tensors and exports agree with the peak, and remedies with plans of their flags") {
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  const Outcome planned = refrain_command(scratch, "plan small.toml --receipt --tensors --json --export out/memory");
+  INFO(planned.out.substr(0, 500) << planned.err);
+  REQUIRE(planned.code == 0);
+  const nlohmann::json plan = nlohmann::json::parse(planned.out);
+  const nlohmann::json& receipt = plan["receipt"];
+  const std::int64_t peak = plan["peak_bytes"]["total"];
+  CHECK(receipt["peak_bytes"] == peak);
+  CHECK(receipt["unknown_bytes"] == 0);
+  std::int64_t tensors = 0, groups = 0;
+  std::string flags;
+  for (const nlohmann::json& line : receipt["tensors"]) tensors += line["bytes"].get<std::int64_t>();
+  for (const nlohmann::json& group : receipt["groups"]) {
+    groups += group["bytes"].get<std::int64_t>();
+    for (const nlohmann::json& remedy : group["remedies"]) {
+      if (!flags.empty()) continue;
+      flags = remedy["flags"];
+      const Outcome changed = refrain_command(scratch, "plan small.toml --json " + flags);
+      REQUIRE(changed.code == 0);
+      CHECK(nlohmann::json::parse(changed.out)["peak_bytes"]["total"] == remedy["peak_bytes"]);
+    }
+  }
+  CHECK(tensors == peak);
+  CHECK(groups == peak);
+  CHECK(!flags.empty());
+  const nlohmann::json memory = nlohmann::json::parse(read_text_file(scratch / "out/memory/memory.json"));
+  CHECK(memory["peak_bytes"] == peak);
+  CHECK(memory["title"] == "small");
+  CHECK(memory["planned"] == true);
+  for (const char* file : {"memory.csv", "trace.json", "report.html"}) CHECK(fs::file_size(scratch.path() / "out/memory" / file) > 100);
+
+  const Outcome text = refrain_command(scratch, "plan small.toml --receipt --tensors");
+  CHECK(text.code == 0);
+  CHECK_THAT(text.out, Contains("unknown: 0") && Contains("saved activations of blocks.*") && Contains("--precision bf16-true") && Contains(flags) &&
+                           Contains("Every tensor at the peak") && Contains("forward of linear"));
+  CHECK_THAT(refrain_command(scratch, "plan small.toml").out, !Contains("Receipt"));
+  CHECK(refrain_command(scratch, "plan small.toml --export").code == 2);
+  CHECK(refrain_command(scratch, "plan small.toml --export=").code == 2);
+}

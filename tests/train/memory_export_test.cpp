@@ -123,6 +123,7 @@ TEST_CASE("memory export: a run with a timeline leaves files in which the plan's
     check_json(memory, measured.peak_bytes);
     CHECK(memory["planned"] == false);
     CHECK(memory["reserved_bytes"] == measured.reserved_bytes);
+    CHECK(memory["peak"]["moment"].get<std::string>().starts_with("step "));
     CHECK(memory["curve"]["ticks"] == memory["planned_curve"]["ticks"]);
     CHECK(memory["curve"]["seconds"] == memory["planned_curve"]["seconds"]);
     CHECK(memory["curve"]["bytes"] == memory["planned_curve"]["bytes"]);
