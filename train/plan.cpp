@@ -25,10 +25,11 @@ std::int64_t most_micro_batches(const Config& config, const PlanOptions& options
   return options.whole_windows || config.accumulate_schedule == "layerwise" ? kAll : kMost;
 }
 
-// A device that keeps a timeline from the start, when one is wanted.
-Device plan_device(const PlanOptions& options) {
+// A device that follows the layout, if there is one, and keeps a timeline from the start, when one is wanted.
+Device plan_device(const PlanOptions& options, const std::shared_ptr<const Layout>& layout) {
   const Device device = Device::plan();
   if (options.timeline) device.start_timeline();
+  if (layout) device.set_placement(follow(layout));
   device.mark("build");
   return device;
 }
@@ -77,10 +78,10 @@ enum class Part { window, last_window, evaluation };
 // until another part changes something, and is not run again until then.
 class Rehearsal {
  public:
-  Rehearsal(const Config& config, const PlannedData& data, const Windows& windows, const PlanOptions& options = {})
+  Rehearsal(const Config& config, const PlannedData& data, const Windows& windows, const Device& device, const PlanOptions& options = {})
       : most_(most_micro_batches(config, options)), most_evaluated_(most_evaluated(options)), windows_(windows),
         program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config)),
-                 samples(data.test, evaluated(config, data.test.size)), plan_device(options)),
+                 samples(data.test, evaluated(config, data.test.size)), device),
         state_(program_.device) {}
 
   // All steps and evaluations of a training of `total` steps.
@@ -191,12 +192,21 @@ class Rehearsal {
 Work middle_work(Config config, const PlannedData& data) {
   const auto window_work = [&](std::int64_t accumulate) {
     config.accumulate = accumulate;
-    return Rehearsal(config, data, Windows(accumulate * config.batch, config.batch, accumulate)).work(Part::window);
+    return Rehearsal(config, data, Windows(accumulate * config.batch, config.batch, accumulate), Device::plan()).work(Part::window);
   };
   return plus(window_work(kMost), -1, window_work(kMost - 1));
 }
 
 Plan rehearse(const Config& config, const PlanOptions& options) {
+std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedData& data, const Windows& windows, const PlanOptions& options,
+                                            std::int64_t steps) {
+  const Device device = Device::plan();
+  const LayoutRecorder recorder(device);
+  Rehearsal rehearsal(config, data, windows, device, options);
+  rehearsal.run(steps);
+  return std::make_shared<const Layout>(recorder.pack());
+}
+
   const PlannedData data = find_planned_data(config, options.num_train, options.num_test);
   const Windows windows(data.train.size, config.batch, config.accumulate);
   Plan plan;
@@ -207,7 +217,8 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.steps = total_steps(config, windows.steps);
   plan.evaluations = 1 + (config.eval_every > 0 ? (plan.steps - 1) / windows.steps / config.eval_every : 0);
 
-  Rehearsal rehearsal(config, data, windows, options);
+  if (config.packing == "plan" && options.is_packed) plan.layout = packed_layout(config, data, windows, options, plan.steps);
+  Rehearsal rehearsal(config, data, windows, plan_device(options, plan.layout), options);
   rehearsal.run(plan.steps);
   const Program& program = rehearsal.program();
   plan.ledger = program.device.ledger();

@@ -3,12 +3,14 @@
 // reserved bytes are therefore the run's to the byte. Needs neither weights nor data.
 #pragma once
 
+#include <refrain/core/memory/layout.h>
 #include <refrain/core/memory/ledger.h>
 #include <refrain/core/memory/timeline.h>
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/calibrate.h>
 #include <refrain/train/config.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +23,9 @@ struct PlanOptions {
   // Run every micro-batch of a window and every batch of an evaluation, as the training does: its timeline is then the run's,
   // event by event. Otherwise those between that are like their neighbours are left out.
   bool whole_windows = false;
+  // With packing = "plan": false leaves the layout out, which takes half the time, and makes reserved_bytes those of packing =
+  // "online". Everything else stays the same.
+  bool is_packed = true;
 };
 
 // Where in a plan's timeline the parts of the program stand as they repeat themselves: indices of marks, -1 where there is none.
@@ -43,6 +48,7 @@ struct Plan {
 
   Ledger ledger;                      // its peak is the run's
   std::int64_t reserved_bytes = 0;    // of the arena, holes included
+  std::shared_ptr<const Layout> layout;  // that the run follows; null with packing = "online"
 
   std::optional<Timeline> timeline;   // when asked for; from the building of the model to the end of the rehearsal
   PlannedParts parts;                 // of the timeline

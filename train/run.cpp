@@ -7,6 +7,7 @@
 #include <refrain/core/io/snapshot.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>
+#include <refrain/train/layout_scope.h>
 #include <refrain/train/metrics.h>
 #include <refrain/train/peak_json.h>
 #include <refrain/train/program.h>
@@ -281,6 +282,7 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   check(!config.run_dir.empty(), "run_dir: is not set");
   check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
   apply_process_settings(config, options.device);
+  const LayoutScope layout(config, options.device);
   const RunMemory memory(config, options.device);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
   const auto report = [&](const Config& resolved, double train_seconds) {

@@ -1,0 +1,20 @@
+#include <refrain/train/layout_scope.h>
+
+#include <refrain/core/check.h>
+#include <refrain/core/memory/layout.h>
+#include <refrain/train/plan.h>
+
+namespace refrain {
+
+LayoutScope::LayoutScope(const Config& config, const Device& device) : device_(device) {
+  if (config.packing != "plan" || device.live_count() > 0) return;
+  try {
+    if (const Plan plan = plan_training(config); plan.layout) device.set_placement(follow(plan.layout));
+  } catch (const Error&) {
+    // What cannot be planned cannot be run either, and the run says why with the data at hand.
+  }
+}
+
+LayoutScope::~LayoutScope() { device_.set_placement(nullptr); }
+
+}  // namespace refrain
