@@ -20,6 +20,7 @@ enum ExitCode : int {
 
 int train_command(const std::vector<std::string>& arguments);
 int plan_command(const std::vector<std::string>& arguments);
+int fit_command(const std::vector<std::string>& arguments);
 int ladder_command(const std::vector<std::string>& arguments);
 int report_command(const std::vector<std::string>& arguments);
 int evaluate_command(const std::vector<std::string>& arguments);

@@ -21,6 +21,7 @@ constexpr std::string_view kHelp =
     "  refrain plan CONFIG.toml [--KEY VALUE …]      memory, work and time of a training, without training\n"
     "  refrain ladder                                the memory ladder of ViT-L/16, planned rung by rung\n"
     "  refrain report MEMORY.json                    report.html of an exported memory.json\n"
+    "  refrain fit CONFIG.toml --memory BYTES        what to change so that a training stays within so many bytes\n"
     "  refrain evaluate RUN_DIR                      test a run's newest snapshot\n"
     "\n"
     "  refrain COMMAND --help                        all about a command\n"
@@ -31,7 +32,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 const std::vector<Command>& commands() {
-  static const std::vector<Command> list{{"train", train_command}, {"plan", plan_command}, {"ladder", ladder_command}, {"report", report_command}, {"evaluate", evaluate_command}};
+  static const std::vector<Command> list{{"train", train_command}, {"plan", plan_command}, {"fit", fit_command}, {"ladder", ladder_command}, {"report", report_command}, {"evaluate", evaluate_command}};
   return list;
 }
 

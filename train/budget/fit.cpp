@@ -1,0 +1,163 @@
+#include <refrain/train/budget/fit.h>
+
+#include <refrain/core/check.h>
+#include <refrain/train/report.h>
+
+#include <algorithm>
+
+namespace refrain {
+
+namespace {
+
+constexpr std::size_t kMostCuts = 8;
+
+bool is_accepted(const Config& config) {
+  try {
+    check_config(config);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+// Sizes of micro-batches that divide `total`, largest first: about halves, from `largest` on.
+std::vector<std::int64_t> micro_batches(std::int64_t total, std::int64_t largest) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = largest; size >= 1 && sizes.size() < kMostCuts; --size) {
+    if (total % size == 0 && (sizes.empty() || size <= (sizes.back() + 1) / 2 || size == 1)) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+Config with_micro_batch(Config config, std::int64_t size) {
+  config.accumulate = config.batch * config.accumulate / size;
+  config.eval_batch = config.eval_batch == 0 ? 0 : std::min(config.eval_batch, size);
+  config.batch = size;
+  return config;
+}
+
+Config plain(Config config) { return CheckpointCandidate{}.in(std::move(config)); }
+
+// Layer by layer, all micro-batches of a part are kept at a time and its stages' numbers say little: only uniform policies.
+std::vector<CheckpointCandidate> candidates_of(const Config& config, const PlanOptions& options) {
+  if (config.accumulate_schedule != "layerwise") return checkpoint_candidates(config, options);
+  std::vector<CheckpointCandidate> list{{}, {.checkpoint = "selective", .keep = {"attention"}}, {.checkpoint = "block"}};
+  if (config.depth >= 4) list.push_back({.checkpoint = "nested", .levels = 2});
+  return list;
+}
+
+struct Search {
+  const FitOptions& options;
+  std::int64_t budget;
+  Fit fit = {};
+
+  // Whether it fits without checkpoints.
+  bool look(const Config& config) {
+    const std::vector<CheckpointCandidate> candidates = candidates_of(config, options.plan);
+    const FirstFit found = first_fit(config, candidates, budget, options.plan);
+    const CheckpointCandidate& best = candidates[std::size_t(found.index >= 0 ? found.index : found.least)];
+    const FitEntry entry{best.in(config), best, found.planned};
+    if (found.index >= 0) fit.entries.push_back(entry);
+    else if (!fit.least || entry.planned.bytes < fit.least->planned.bytes) fit.least = entry;
+    return found.index == 0;
+  }
+
+  // Ordinary first; the others are for those it does not hold.
+  bool look_at_cut(const Config& config) {
+    if (look(config)) return true;
+    for (const char* schedule : {"ordinary", "layerwise"}) {
+      for (const char* update : {"after", "fused"}) {
+        Config other = config;
+        other.update = update;
+        other.accumulate_schedule = schedule;
+        const bool is_allowed = (options.update || other.update == config.update) && (options.schedule || other.accumulate_schedule == config.accumulate_schedule);
+        const bool is_pointless = other.accumulate_schedule == "layerwise" && other.accumulate == 1 && config.accumulate_schedule != "layerwise";
+        if (!is_allowed || is_pointless || other == config || !is_accepted(other)) continue;
+        look(other);
+      }
+    }
+    return false;
+  }
+
+  void look_at_precision(const Config& config) {
+    if (!options.batch) {
+      look_at_cut(config);
+      return;
+    }
+    const std::int64_t total = config.batch * config.accumulate;
+    for (const std::int64_t size : micro_batches(total, total)) {
+      if (look_at_cut(with_micro_batch(config, size))) break;
+    }
+  }
+};
+
+}  // namespace
+
+Fit fit_training(const Config& given, std::int64_t budget, const FitOptions& options) {
+  check(budget > 0, "fit: expected a budget above 0 bytes, got ", budget);
+  const Config config = plain(given);
+  check_config(config);
+  Search search{.options = options, .budget = budget};
+  search.look_at_precision(config);
+  for (const char* precision : {"bf16-mixed", "bf16-true"}) {
+    Config other = config;
+    other.precision = precision;
+    if (options.precision && config.precision != precision && is_accepted(other)) search.look_at_precision(other);
+  }
+  std::stable_sort(search.fit.entries.begin(), search.fit.entries.end(), [&](const FitEntry& a, const FitEntry& b) {
+    const bool a_is_given = a.config.precision == config.precision, b_is_given = b.config.precision == config.precision;
+    if (a_is_given != b_is_given) return a_is_given;
+    if (a.work() != b.work()) return a.work() < b.work();
+    return a.config.batch > b.config.batch;
+  });
+  if (!search.fit.entries.empty()) search.fit.least.reset();
+  return search.fit;
+}
+
+std::string flags_text(const Config& from, const FitEntry& entry) {
+  const Config& to = entry.config;
+  std::string text;
+  const auto add = [&](const char* name, const auto& old_value, const auto& value) {
+    if (old_value != value) text += concat(name, ' ', value, ' ');
+  };
+  add("--precision", from.precision, to.precision);
+  add("--batch", from.batch, to.batch);
+  add("--accumulate", from.accumulate, to.accumulate);
+  add("--eval-batch", from.eval_batch, to.eval_batch);
+  add("--update", from.update, to.update);
+  add("--accumulate-schedule", from.accumulate_schedule, to.accumulate_schedule);
+  text += entry.checkpoint.flags();
+  if (!from.checkpoint_keep.empty() && to.checkpoint_keep.empty()) text += " --checkpoint-keep \"\"";
+  if (!from.checkpoint_parts.empty() && to.checkpoint_parts.empty()) text += " --checkpoint-parts \"\"";
+  if (from.memory_budget.value > 0) text += " --memory-budget 0";
+  return text;
+}
+
+OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std::int64_t limit) {
+  const auto said = [&](std::string_view before, const FitEntry& entry) {
+    OutOfMemory more(concat(error.what(), "; ", before, flags_text(config, entry), " would take ", bytes_text(entry.planned.bytes)));
+    more.requested = error.requested;
+    more.held = error.held;
+    more.reserved = error.reserved;
+    more.largest_hole = error.largest_hole;
+    more.limit = error.limit;
+    return more;
+  };
+  try {
+    if (config.checkpoint != "budget" && planned_cost(config).bytes <= limit) return error;
+    const FitOptions same_bits{.batch = false, .schedule = false};
+    Search search{.options = same_bits, .budget = limit};
+    search.look_at_cut(plain(config));
+    const std::int64_t total = config.batch * config.accumulate;
+    for (const std::int64_t size : micro_batches(total, config.batch)) {
+      if (!search.fit.entries.empty()) break;
+      if (size < config.batch) search.look_at_cut(with_micro_batch(plain(config), size));
+    }
+    if (!search.fit.entries.empty()) return said("", search.fit.entries.front());
+    return said("nothing fits; the least is what ", *search.fit.least);
+  } catch (const Error&) {
+    return error;  // what is wrong there is not what this is about
+  }
+}
+
+}  // namespace refrain
