@@ -1,6 +1,7 @@
 #include <refrain/train/plan.h>
 
 #include <refrain/core/check.h>
+#include <refrain/train/budget/budget.h>
 #include <refrain/train/planned_data.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
@@ -28,8 +29,8 @@ std::int64_t most_micro_batches(const Config& config, const PlanOptions& options
 // A device that follows the layout, if there is one, and keeps a timeline from the start, when one is wanted.
 Device plan_device(const PlanOptions& options, const std::shared_ptr<const Layout>& layout) {
   const Device device = Device::plan();
-  if (options.timeline) device.start_timeline();
   if (layout) device.set_placement(follow(layout));
+  if (options.timeline) device.start_timeline();
   device.mark("build");
   return device;
 }
@@ -197,7 +198,6 @@ Work middle_work(Config config, const PlannedData& data) {
   return plus(window_work(kMost), -1, window_work(kMost - 1));
 }
 
-Plan rehearse(const Config& config, const PlanOptions& options) {
 std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedData& data, const Windows& windows, const PlanOptions& options,
                                             std::int64_t steps) {
   const Device device = Device::plan();
@@ -207,6 +207,7 @@ std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedD
   return std::make_shared<const Layout>(recorder.pack());
 }
 
+Plan rehearse(const Config& config, const PlanOptions& options) {
   const PlannedData data = find_planned_data(config, options.num_train, options.num_test);
   const Windows windows(data.train.size, config.batch, config.accumulate);
   Plan plan;
@@ -254,8 +255,11 @@ std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedD
 
 Plan plan_training(const Config& config, const PlanOptions& options) {
   check(config.device != "cuda", "device: no CUDA device");
+  const BudgetChoice budget = choose_budget(config, options);
   // A new thread has a context, random numbers, a tape and a cost meter of its own.
-  return std::async(std::launch::async, [&] { return rehearse(config, options); }).get();
+  Plan plan = std::async(std::launch::async, [&] { return rehearse(budget.config, options); }).get();
+  if (!budget.note.empty()) plan.notes.push_back(budget.note);
+  return plan;
 }
 
 }  // namespace refrain

@@ -7,6 +7,8 @@
 #include <refrain/core/io/snapshot.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>
+#include <refrain/train/budget/budget.h>
+#include <refrain/train/budget/fit.h>
 #include <refrain/train/layout_scope.h>
 #include <refrain/train/metrics.h>
 #include <refrain/train/peak_json.h>
@@ -20,6 +22,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -282,6 +285,9 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   check(!config.run_dir.empty(), "run_dir: is not set");
   check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
   apply_process_settings(config, options.device);
+  const BudgetChoice budget = choose_budget(config);
+  if (!budget.note.empty()) note(hooks, budget.note);
+  const Config given = std::exchange(config, budget.config);
   const LayoutScope layout(config, options.device);
   const RunMemory memory(config, options.device);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
@@ -296,19 +302,20 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
     run.outside_at_start = outside_at_start;
     if (options.resume) run.resume();
     make_directories(run.run_dir);
-    write_file_atomically(run.run_dir / "config.toml", to_toml(run.config));
+    write_file_atomically(run.run_dir / "config.toml", to_toml(with_budget_of(given, run.config)));
     MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
     if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
     const RunResult result = train(run, metrics, hooks);
     report(resolved, result.train_seconds);
     return result;
-  } catch (const OutOfMemory&) {
+  } catch (const OutOfMemory& error) {
     report(resolved, 0);
-    throw;
+    throw with_nearest_fit(error, resolved, options.device.memory_limit());
   }
 }
 
 Evaluation run_evaluation(Config config, const RunOptions& options, const RunHooks& hooks) {
+  config = CheckpointCandidate{}.in(config);  // there is no backward
   apply_process_settings(config, options.device);
   const std::shared_ptr<const Samples> samples = load_samples(config, Split::test);
   adapt_to_data(config, *samples);
