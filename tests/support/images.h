@@ -10,14 +10,14 @@ namespace refrain::testing {
 
 inline std::string big_endian(std::uint32_t value) { return {char(value >> 24), char(value >> 16), char(value >> 8), char(value)}; }
 
-// 50 training and 20 test images of 8 x 8 in data/, whose brightness tells the class, 0 or 1, with some noise.
-inline void write_images(const ScratchDirectory& scratch) {
-  for (const auto& [prefix, count] : {std::pair("train", 50u), std::pair("t10k", 20u)}) {
-    std::string images = big_endian(0x803) + big_endian(count) + big_endian(8) + big_endian(8), labels = big_endian(0x801) + big_endian(count);
+// Training and test images of side x side in data/, whose brightness tells the class, 0 or 1, with some noise.
+inline void write_images(const ScratchDirectory& scratch, std::uint32_t side = 8, std::uint32_t num_train = 50, std::uint32_t num_test = 20) {
+  for (const auto& [prefix, count] : {std::pair("train", num_train), std::pair("t10k", num_test)}) {
+    std::string images = big_endian(0x803) + big_endian(count) + big_endian(side) + big_endian(side), labels = big_endian(0x801) + big_endian(count);
     std::uint32_t noise = 1;
     for (std::uint32_t i = 0; i < count; ++i) {
       labels += char(i % 2);
-      for (int p = 0; p < 64; ++p) images += char(((noise = noise * 1664525 + 1013904223) >> 26) + (i % 2 ? 120 : 30));
+      for (std::uint32_t p = 0; p < side * side; ++p) images += char(((noise = noise * 1664525 + 1013904223) >> 26) + (i % 2 ? 120 : 30));
     }
     scratch.write(std::string("data/") + prefix + "-images-idx3-ubyte", images);
     scratch.write(std::string("data/") + prefix + "-labels-idx1-ubyte", labels);

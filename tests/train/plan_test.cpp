@@ -3,6 +3,7 @@
 #include <refrain/tests/support/catch.h>
 #include <refrain/tests/support/images.h>
 #include <refrain/tests/support/scratch_directory.h>
+#include <refrain/tests/train/check_plan.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/plan_report.h>
 #include <refrain/train/planned_data.h>
@@ -13,6 +14,8 @@
 #include <nlohmann/json.hpp>
 
 using namespace refrain;
+using refrain::testing::check_plan;
+using refrain::testing::composition;
 using refrain::testing::ScratchDirectory;
 using refrain::testing::write_images;
 using Catch::Contains;
@@ -50,41 +53,6 @@ void write_data(const ScratchDirectory& scratch) {
   std::string text;
   for (int i = 0; i < 700; ++i) text += "the quick brown fox jumps over the lazy dog. "[(i * 7 + i / 45) % 45];
   scratch.write("text", text);
-}
-
-using Composition = std::map<std::pair<std::string, MemoryKind>, std::int64_t>;
-Composition composition(const Ledger& ledger) {
-  Composition sums;
-  for (const PeakEntry& entry : ledger.entries_at_peak()) sums[{entry.module->text, entry.kind}] += entry.bytes;
-  return sums;
-}
-
-// Plans a training and runs it, on a device of its own.
-void check_plan(const ScratchDirectory& scratch, Config config) {
-  static int number = 0;
-  if (config.precision == "16-true") config.lr = config.eps = 1e-3;  // Adam's usual eps vanishes in f16
-  config.run_dir = scratch / ("run-" + std::to_string(number++));
-  INFO(config.model << ' ' << config.precision << ' ' << config.optimizer << " momentum " << config.momentum << ' ' << config.checkpoint << " accumulate "
-                    << config.accumulate << " batch " << config.batch << " eval_batch " << config.eval_batch << " clip " << config.clip_norm
-                    << " loss_scale " << config.loss_scale << " epochs " << config.epochs << " max_steps " << config.max_steps);
-  const Plan plan = plan_training(config);
-  const Device device = Device::new_cpu();
-  const RunResult result = run_training(config, {.device = device});
-  const Ledger run = device.ledger();
-  CHECK(plan.ledger.peak_bytes() == run.peak_bytes());
-  CHECK(plan.reserved_bytes == device.reserved_bytes());
-  CHECK(plan.ledger.kinds_at_peak() == run.kinds_at_peak());
-  CHECK(plan.ledger.peak_per_kind() == run.peak_per_kind());
-  CHECK(composition(plan.ledger) == composition(run));
-  const nlohmann::json summary = nlohmann::json::parse(read_text_file(fs::path(config.run_dir) / "summary.json"));
-  CHECK(plan.ledger.peak_bytes() == summary["peak_bytes"]["total"].get<std::int64_t>());
-  CHECK(plan.reserved_bytes == summary["reserved_peak_bytes"].get<std::int64_t>());
-  CHECK(plan.num_parameters == summary["num_parameters"].get<std::int64_t>());
-  CHECK(plan.steps == result.steps);
-  if (summary["skipped_steps"] != 0) return;  // windows that were run and not counted
-  CHECK(plan.run.total.flops == summary["flops"].get<double>());
-  CHECK(plan.replayed_share() == summary["replayed_flops_share"].get<double>());
-  CHECK(plan.config.run_dir == config.run_dir);
 }
 
 constexpr const char* kPrecisions[] = {"32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"};
@@ -142,32 +110,6 @@ TEST_CASE("plan: every optimizer in every precision, with windows of one and of 
       }
     }
   }
-}
-
-TEST_CASE("plan: the whole product of models, precisions, policies, optimizers, windows, clipping and batches", "[.product]") {
-  const ScratchDirectory scratch;
-  write_data(scratch);
-  for (const Config& base : {vit_in(scratch), gpt2_in(scratch)})
-    for (const char* precision : kPrecisions)
-      for (const char* checkpoint : kCheckpoints)
-        for (const auto& [optimizer, momentum] : {std::pair("sgd", 0.0), std::pair("sgd", 0.9), std::pair("adamw", 0.0)})
-          for (const std::int64_t accumulate : {1, 3})
-            for (const double clip_norm : {0.0, 1.0})
-              for (const std::int64_t batch : {3, 8}) {
-                Config config = base;
-                config.depth = 3;
-                config.epochs = 1;
-                config.precision = precision;
-                config.checkpoint = checkpoint;
-                if (config.checkpoint == "selective") config.checkpoint_keep = {"matmul", "linear"};
-                config.optimizer = optimizer;
-                config.momentum = momentum;
-                config.accumulate = accumulate;
-                config.clip_norm = clip_norm;
-                config.batch = batch;
-                config.eval_batch = batch == 3 ? 8 : 0;
-                check_plan(scratch, config);
-              }
 }
 
 TEST_CASE("plan: evaluations whose batches are larger or smaller than the training's, often or at the end") {
