@@ -2,7 +2,9 @@
 #include <refrain/train/ladder.h>
 
 #include <refrain/core/check.h>
+#include <refrain/core/memory/layout.h>
 #include <refrain/data/samples.h>
+#include <refrain/train/budget/budget.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
@@ -63,7 +65,7 @@ const std::vector<Column>& columns() {
       {"B", "layerwise with a checkpoint per block", 4, "--update fused --accumulate-schedule layerwise --checkpoint block", &Targets::b},
       {"C", "16 micro-batches, checkpoints on two levels", 16,
        "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", &Targets::c},
-      {"budget", "A told to stay under A's peak less half of its saved activations: the cheapest checkpoints are chosen", 0, "--update fused --checkpoint budget", nullptr},
+      {"budget", "A told to take no more than A less half of its saved activations: the cheapest checkpoints are chosen", 0, "--update fused --checkpoint budget", nullptr},
   };
   return list;
 }
@@ -90,13 +92,18 @@ std::string flags_of(const Rung& rung, const Column& column) {
 
 void plan_entry(LadderEntry& entry) {
   try {
-    const Plan plan = plan_training(ladder_config(entry), {.num_train = kNumTrain, .num_test = kNumTest});
+    const PlanOptions options{.num_train = kNumTrain, .num_test = kNumTest, .is_packed = entry.column == "budget"};
+    const BudgetChoice choice = choose_budget(ladder_config(entry), options);  // as it is, without a budget
+    const Plan plan = plan_training(choice.config, options);
+    entry.note = choice.note;
     entry.peak_bytes = plan.ledger.peak_bytes();
     entry.input_bytes = plan.ledger.kinds_at_peak()[std::size_t(MemoryKind::input)];
     entry.saved_bytes = plan.ledger.kinds_at_peak()[std::size_t(MemoryKind::saved)];
     entry.reserved_bytes = plan.reserved_bytes;
     entry.step_flops = plan.step.total.flops;
   } catch (const InvalidArgument& error) {
+    entry.missing = error.what();
+  } catch (const OutOfMemory& error) {  // of a budget that nothing is within
     entry.missing = error.what();
   }
 }
@@ -166,8 +173,8 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
     for (const Column& column : columns()) {
       const double target = column.target ? rung.targets.*column.target : 0;
       const bool is_load = rung.samples == 0 && made.missing.empty();
-      if (is_load && std::string(column.name) == "A") made.entries.push_back({column.name, words(concat(kCommon, " ", rung.flags)), target, ""});
-      else if (rung.samples > 0) made.entries.push_back({column.name, words(flags_of(rung, column)), target, ""});
+      if (is_load && std::string(column.name) == "A") made.entries.push_back({column.name, words(concat(kCommon, " ", rung.flags)), target});
+      else if (rung.samples > 0) made.entries.push_back({column.name, words(flags_of(rung, column)), target});
     }
     ladder.push_back(std::move(made));
   }
@@ -193,7 +200,7 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
     for (LadderEntry& entry : rung.entries) {
       if (entry.column != "budget") continue;
       const LadderEntry& fused = *rung.find("A");
-      entry.flags.insert(entry.flags.end(), {"--memory-budget", std::to_string(fused.peak_bytes - fused.saved_bytes / 2)});
+      entry.flags.insert(entry.flags.end(), {"--memory-budget", std::to_string(fused.reserved_bytes - fused.saved_bytes / 2)});
       tasks.push_back([&entry] { plan_entry(entry); });
     }
   }
@@ -210,12 +217,15 @@ LadderRun run_ladder_entry(const Config& given, std::int64_t steps) {
   config.max_steps = steps;
   config.eval_every = 0;
   const std::int64_t num_train = steps * config.batch * config.accumulate, num_test = std::max<std::int64_t>(1, config.eval_batch);
-  const Plan plan = plan_training(config, {.num_train = num_train, .num_test = num_test});
+  const PlanOptions options{.num_train = num_train, .num_test = num_test};
+  config = choose_budget(config, options).config;
+  const Plan plan = plan_training(config, options);
 
   LadderRun run{.steps = steps, .planned_peak_bytes = plan.ledger.peak_bytes(), .planned_reserved_bytes = plan.reserved_bytes};
   const auto begin = std::chrono::steady_clock::now();
   std::async(std::launch::async, [&] {  // on a thread with a context of its own, as the plan
     const Device device = Device::new_cpu();
+    if (plan.layout) device.set_placement(follow(plan.layout));
     Program program(config, std::make_shared<MadeUpImages>(config, num_train), std::make_shared<MadeUpImages>(config, num_test), device);
     for (std::int64_t i = 0; i < steps; ++i) run.last_loss = program.trainer->step().value().loss;
     program.evaluate();

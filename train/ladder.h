@@ -16,7 +16,8 @@ struct LadderEntry {
   std::string column;               // "plain", "A", "layerwise", "B", "C", "budget"
   std::vector<std::string> flags;   // of refrain plan and refrain train
   double target_gb = 0;             // what arithmetic says it takes without the input; 0: not worked out
-  std::string missing;              // why there is no plan of it; empty: there is
+  std::string note = {};            // what a budget has chosen
+  std::string missing = {};         // why there is no plan of it; empty: there is
 
   std::int64_t peak_bytes = 0, input_bytes = 0, saved_bytes = 0, reserved_bytes = 0;
   double step_flops = 0;            // of an optimizer step, all micro-batches

@@ -17,6 +17,7 @@ constexpr const char* kNotes[] = {
     "Plans are of the CPU's kernels: their scratch and alignment stand in for CUDA's until there are CUDA kernels.",
     "Figures leave out the input: the loader's batch slots come on top and are listed as 'input'.",
     "Published: the article's reserved peak on a GPU, its first figure before and its second after the change where there are two.",
+    "Reserved: with packing = \"online\" to plan faster, of the budget with packing = \"plan\", which takes less.",
     "GB are decimal. In brackets: difference from what arithmetic says. FLOPs: of a step, against the rung's first column.",
 };
 
@@ -78,6 +79,7 @@ std::string ladder_text(const std::vector<LadderRung>& rungs) {
                       entry.step_flops > 0 ? percent(entry.extra_flops_share).c_str() : "-");
       }
       out += line;
+      if (!entry.note.empty()) out += concat("             ", entry.note, "\n");
     }
   }
   out += "\nColumns\n";
@@ -106,6 +108,7 @@ std::string ladder_json(const std::vector<LadderRung>& rungs) {
         made["times_less_than_published"] = ratio(rung, entry);
         made["step_flops"] = entry.step_flops;
         made["extra_flops_share"] = entry.extra_flops_share;
+        if (!entry.note.empty()) made["note"] = entry.note;
       } else {
         made["missing"] = entry.missing;
       }
@@ -126,7 +129,7 @@ std::string ladder_html(const std::vector<LadderRung>& rungs) {
       ".ladder { display: grid; grid-template-columns: 88px minmax(80px, 1fr) repeat(5, auto); gap: 5px 18px; align-items: center; font-size: 14px; }\n"
       ".ladder .track { height: 15px; } .ladder .track div { height: 15px; border-radius: 3px; background: var(--parameter); }\n"
       ".ladder .track .out { background: var(--communication); } .ladder .title { font-size: 12.5px; font-weight: 600; color: var(--muted); }\n"
-      ".ladder .gap { grid-column: 2 / -1; }\n"
+      ".ladder .gap { grid-column: 2 / -1; font-size: 13px; }\n"
       "@media (max-width: 760px) { .ladder { grid-template-columns: 70px minmax(50px, 1fr) auto auto; } .ladder .optional { display: none; } }\n",
       "</style></head><body><main>\n<section style=\"margin-top:0\"><h1>The memory ladder of ViT-L/16</h1>\n",
       "<p class=\"muted\">10 classes, 224 × 224 images. Planned for this CPU's kernels, nothing computed.</p></section>\n");
@@ -155,6 +158,7 @@ std::string ladder_html(const std::vector<LadderRung>& rungs) {
                       times(ratio(rung, entry)), "</span><span class=\"number optional\">",
                       entry.target_gb > 0 ? concat(gb(1e9 * entry.target_gb, 2), " (", percent(off_target(entry)), ")") : "", "</span><span class=\"number optional\">",
                       gb(double(entry.input_bytes)), "</span><span class=\"number optional\">", entry.step_flops > 0 ? percent(entry.extra_flops_share) : "–", "</span>\n");
+        if (!entry.note.empty()) out += concat("<span class=\"muted gap\">", escaped(entry.note), "</span>\n");
       }
       out += "</div>\n";
     }
