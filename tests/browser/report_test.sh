@@ -13,7 +13,7 @@ browser=""
 for name in chromium chromium-browser google-chrome google-chrome-stable; do
   if command -v "$name" >/dev/null; then browser=$(command -v "$name"); break; fi
 done
-checks=("a plan's report" "a plan's report on a phone" "names that try to be markup" "a wrong sum is found" "a lost tensor is found" "a damaged file is found")
+checks=("a plan's report" "a plan's report on a phone" "a run's report" "names that try to be markup" "a wrong sum is found" "a lost tensor is found" "a damaged file is found")
 if [ -z "$browser" ]; then
   for name in "${checks[@]}"; do echo "skipped browser: $name (no Chromium or Chrome is installed)"; done
   exit 0
@@ -57,17 +57,26 @@ plan=$work/plan/report.html
 check "${checks[0]}" pass "$plan"
 check "${checks[1]}" pass "$plan" 500
 
+# A run with its plan's curve over it, where there is something to train on.
+if [ -d /usr/share/datasets/fashion-mnist ]; then
+  printf 'width = 16\ndepth = 2\nnum_heads = 2\nbatch = 16\nepochs = 0\nmax_steps = 4\neval_every = 0\noptimizer = "adamw"\ntimeline = 2\n' >"$work/run.toml"
+  "$refrain" train "$work/run.toml" --run-dir "$work/run" >"$work/run.log" 2>&1 || { cat "$work/run.log"; echo "FAILED  browser: refrain train"; exit 1; }
+  check "${checks[2]}" pass "$work/run/report.html"
+else
+  echo "skipped browser: ${checks[2]} (Fashion-MNIST is not there)"
+fi
+
 "$refrain" report "$here/hostile.json" "$work/hostile.html" >/dev/null || { echo "FAILED  browser: refrain report"; exit 1; }
-check "${checks[2]}" pass "$work/hostile.html"
+check "${checks[3]}" pass "$work/hostile.html"
 
 # The same page with other data must fail: the check can.
 sed 's/"peak_bytes":\([0-9]*\)\([0-9]\),"reserved/"peak_bytes":\11\2,"reserved/' "$here/hostile.json" >"$work/sum.json"
 cmp -s "$here/hostile.json" "$work/sum.json" && { echo "FAILED  browser: the sample could not be changed"; exit 1; }
-"$refrain" report "$work/sum.json" "$work/sum.html" >/dev/null && check "${checks[3]}" fail "$work/sum.html"
+"$refrain" report "$work/sum.json" "$work/sum.html" >/dev/null && check "${checks[4]}" fail "$work/sum.html"
 # Of the two lists of blocks the second is the peak's: without its first tensor it no longer sums to the peak.
 awk '/^"blocks":/ && ++lists == 2 { sub(/\[\[[^]]*\],/, "[") } { print }' "$here/hostile.json" >"$work/lost.json"
 cmp -s "$here/hostile.json" "$work/lost.json" && { echo "FAILED  browser: the sample could not be changed"; exit 1; }
-"$refrain" report "$work/lost.json" "$work/lost.html" >/dev/null && check "${checks[4]}" fail "$work/lost.html"
+"$refrain" report "$work/lost.json" "$work/lost.html" >/dev/null && check "${checks[5]}" fail "$work/lost.html"
 sed 's/"curve":{/"curve":{{/' "$work/hostile.html" >"$work/damaged.html"
-check "${checks[5]}" none "$work/damaged.html"
+check "${checks[6]}" none "$work/damaged.html"
 exit "$failed"

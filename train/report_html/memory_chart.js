@@ -51,16 +51,18 @@ function showMemoryChart() {
   const press = (text, label, action) => element('button', {type: 'button', 'aria-label': label, title: label, onclick: action}, text);
   const stretches = data.marks.map((mark, i) => ({label: mark.label, from: mark.tick, to: i + 1 < data.marks.length ? data.marks[i + 1].tick : endTick}))
     .filter(stretch => stretch.to > stretch.from && stretch.to > curve.ticks[0]);
+  const isStep = stretch => /^(step|window)/.test(stretch.label), steps = stretches.filter(isStep), numSteps = steps.length;
+  const choices = [{label: 'all of it', from: curve.ticks[0], to: endTick},
+    ...(numSteps > 1 && numSteps < stretches.length ? [{label: 'the steps', from: steps[0].from, to: steps[numSteps - 1].to}] : []), ...stretches.slice(0, 500)];
   const chooser = element('select', {'aria-label': 'part of the run', onchange: () => {
-    const chosen = stretches[chooser.selectedIndex - 1];
-    if (chosen) show(xOf(chosen.from), xOf(chosen.to)); else reset();
-  }}, element('option', {}, 'all of it'), stretches.slice(0, 500).map(stretch => element('option', {}, stretch.label)));
+    const chosen = choices[chooser.selectedIndex];
+    show(Math.max(start(), xOf(chosen.from)), chosen.to >= endTick ? end() : xOf(chosen.to));
+  }}, choices.map(stretch => element('option', {}, stretch.label)));
   const timeButton = element('button', {type: 'button', 'aria-pressed': 'false', title: 'across: seconds instead of allocations', onclick: () => {
     view.byTime = !view.byTime;
     timeButton.setAttribute('aria-pressed', String(view.byTime));
     reset();
   }}, 'by time');
-  const numSteps = stretches.filter(stretch => /^(step|window)/.test(stretch.label)).length;
   const made = section('Memory over time',
     (numSteps ? `${countText(numSteps)} ${numSteps === 1 ? 'step' : 'steps'}` : 'all of the run') + ', the highest moment of every pixel',
     [chooser, hasTime ? timeButton : null, press('+', 'zoom in', () => zoom(0.5)), press('−', 'zoom out', () => zoom(2)), press('reset', 'show all', () => reset())]);
@@ -96,6 +98,12 @@ function showMemoryChart() {
     show(x - (x - view.from) * factor, x + (view.to - x) * factor);
   }
   Object.assign(view, {show, reset, zoom, drawn, xOf, end, from: start(), to: end()});
+  // Long evaluations would leave little room to the steps, which are what one looks for.
+  if (choices.length > 1 && choices[1].label === 'the steps' && sum(steps, step => step.to - step.from) < 0.5 * (endTick - curve.ticks[0])) {
+    chooser.selectedIndex = 1;
+    view.from = Math.max(start(), xOf(choices[1].from));
+    view.to = xOf(choices[1].to);
+  }
 
   function columns(of) {
     const width = Math.max(1, Math.floor(drawn.width - left - right)), x = xs(of), found = new Int32Array(width);
@@ -109,10 +117,36 @@ function showMemoryChart() {
     return found;
   }
 
+  // What moves with the pointer is drawn over a picture of the rest, which is made again only when the view changes.
+  const still = document.createElement('canvas');
   function draw(context, width, height) {
+    const key = [view.from, view.to, view.byTime, canvas.width, canvas.height, colour('--ink'), colour('--card')].join();
+    if (key !== view.stillKey) {
+      still.width = canvas.width;
+      still.height = canvas.height;
+      const own = still.getContext('2d');
+      own.setTransform(context.getTransform());
+      own.font = context.font;
+      view.columns = columns(curve);
+      drawStill(own, width, height);
+      view.stillKey = key;
+    }
+    context.clearRect(0, 0, width, height);
+    context.drawImage(still, 0, 0, width, height);
+    if (view.cursor !== null && view.cursor >= view.from && view.cursor <= view.to) {
+      context.fillStyle = colour('--ink');
+      context.fillRect(pixelOf(view.cursor) - 0.5, top, 1, height - top - bottom);
+    }
+    if (view.drag) {
+      context.fillStyle = colour('--accent'); context.globalAlpha = 0.25;
+      context.fillRect(Math.min(view.drag.from, view.drag.to), top, Math.abs(view.drag.to - view.drag.from), height - top - bottom);
+      context.globalAlpha = 1;
+    }
+  }
+
+  function drawStill(context, width, height) {
     const y = bytes => height - bottom - bytes / plotTop * (height - top - bottom);
     const ink = colour('--ink'), muted = colour('--muted'), line = colour('--line');
-    context.clearRect(0, 0, width, height);
     // Lines across at round sizes.
     const unit = kUnits.find(([, size]) => plotTop / 1.1 >= size) || ['B', 1];
     const rough = plotTop / unit[1] / 5, power = 10 ** Math.floor(Math.log10(rough));
@@ -126,7 +160,7 @@ function showMemoryChart() {
       context.fillText(`${Number((bytes / unit[1]).toPrecision(4))} ${unit[0]}`, left - 9, y(bytes));
     }
     // The stack, one polygon a kind.
-    const at = columns(curve), base = new Float64Array(at.length);
+    const at = view.columns, base = new Float64Array(at.length);
     kinds.forEach((kind, k) => {
       const row = curve.rows[k];
       if (!row) return;
@@ -167,15 +201,6 @@ function showMemoryChart() {
       context.fillText(text, px + (context.textAlign === 'left' ? 10 : -10), py - 9);
       context.font = context.font.replace(/^600 /, '');
     }
-    if (view.cursor !== null && view.cursor >= view.from && view.cursor <= view.to) {
-      context.fillStyle = ink;
-      context.fillRect(pixelOf(view.cursor) - 0.5, top, 1, height - top - bottom);
-    }
-    if (view.drag) {
-      context.fillStyle = colour('--accent'); context.globalAlpha = 0.25;
-      context.fillRect(Math.min(view.drag.from, view.drag.to), top, Math.abs(view.drag.to - view.drag.from), height - top - bottom);
-      context.globalAlpha = 1;
-    }
     // Below: where the view begins and ends.
     context.fillStyle = muted; context.textBaseline = 'alphabetic';
     const name = x => view.byTime ? secondsText(x) : countText(Math.round(x));
@@ -188,9 +213,16 @@ function showMemoryChart() {
     let free = left - 20, last = -10;
     context.textBaseline = 'alphabetic';
     context.textAlign = 'left';
-    for (const mark of data.marks) {
+    // What the view begins in the middle of is named at its left edge.
+    const before = data.marks.filter(mark => mark.tick >= curve.ticks[0] && xOf(mark.tick) < view.from).pop();
+    const inSight = data.marks.filter(mark => mark.tick >= curve.ticks[0] && xOf(mark.tick) >= view.from && xOf(mark.tick) <= view.to);
+    if (before && (!inSight.length || pixelOf(xOf(inSight[0].tick)) - left > context.measureText('… ' + before.label).width + 12)) {
+      context.fillStyle = muted;
+      context.fillText('… ' + before.label, left, top - 11);
+      free = left + context.measureText('… ' + before.label).width + 12;
+    }
+    for (const mark of inSight) {
       const x = xOf(mark.tick);
-      if (x < view.from || x > view.to || mark.tick < curve.ticks[0]) continue;
       const px = Math.round(pixelOf(x));
       if (px - last >= 3) {
         context.fillStyle = ink; context.globalAlpha = 0.35;
@@ -210,7 +242,7 @@ function showMemoryChart() {
   function moveCursor(pixel) {
     const wanted = valueOf(clampPixel(pixel)), column = Math.floor(clampPixel(pixel) - left);
     // What is drawn at this pixel is its highest moment: the cursor stands there.
-    const i = columns(curve)[Math.max(0, column)];
+    const i = (view.columns || columns(curve))[Math.max(0, column)];
     if (i === undefined || i < 0) return;
     view.cursor = wanted;
     const tick = curve.ticks[i], marks = data.marks.filter(mark => mark.tick <= tick), owners = ownersAt(tick, 6);

@@ -76,7 +76,7 @@ function showReceipt() {
       const row = element('tr', {class: 'group'}, element('td', {}, fold), element('td', {class: 'number optional'}, countText(group.shown.length)),
         element('td', {class: 'number'}, bytesElement(group.shownBytes)), element('td', {class: 'number'}, percentText(share(group.shownBytes))),
         element('td', {class: 'share optional'}, element('div', {style: {width: share(group.shownBytes) * 100 + '%', background: colourVariable(group.kind)}})),
-        element('td', {class: 'optional'}, best ? [element('code', {}, best.flags || best.name), ` saves ${bytesText(best.saved_bytes)}`] : element('span', {class: 'muted'}, '–')));
+        element('td', {class: 'optional'}, best ? [element('code', {}, best.flags || best.name), ` saves ${bytesText(best.saved_bytes)}`, isSameTraining(best) ? null : element('span', {class: 'muted'}, ' (changes results)')] : element('span', {class: 'muted'}, '–')));
       row.dataset.bytes = group.shownBytes;
       return isOpen ? [row, element('tr', {}, element('td', {class: 'inside', colspan: 6}, remedies(group), tensors(group)))] : [row];
     }));

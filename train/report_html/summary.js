@@ -16,7 +16,7 @@ function allRemedies() {
 // Much saved for little work; what makes it another training is proposed last.
 const isSameTraining = remedy => remedy.effect !== 'changes results';
 const worth = remedy => remedy.saved_bytes * (1 - Math.min(0.9, Math.max(0, remedy.extra_flops_share || 0))) * (isSameTraining(remedy) ? 1 : 0.1);
-const bestOf = remedies => (remedies || []).filter(remedy => remedy.saved_bytes > 0).sort((a, b) => worth(b) - worth(a))[0];
+const bestOf = remedies => (remedies || []).filter(remedy => remedy.saved_bytes > 0).sort((a, b) => worth(b) - worth(a) || (a.flags || '').length - (b.flags || '').length)[0];
 
 function sentence() {
   const kind = [...kinds].sort((a, b) => peakOfKind(b) - peakOfKind(a))[0];
@@ -25,10 +25,10 @@ function sentence() {
   const isAll = largest.bytes > 0.95 * peakOfKind(kind);
   const made = element('p', {class: 'sentence', id: 'sentence'}, `At the peak, ${percentText(share(peakOfKind(kind)))} of the bytes are `,
     isAll ? largest.name : `${kindWord(kind)}, the largest part of them those of ${largest.modules || 'no module'}`, '. ');
-  const best = bestOf(largest.remedies) || bestOf(allRemedies());
+  const own = bestOf(largest.remedies), best = own && isSameTraining(own) ? own : bestOf(allRemedies());
   if (!best) return made;
   const extra = extraFlopsText(best);
-  made.append(element('code', {}, best.flags || best.name), ' would save ', bytesElement(best.saved_bytes),
+  made.append(element('code', {}, best.flags || best.name), isSameTraining(best) ? '' : ' would change results and', isSameTraining(best) ? ' would save ' : ' save ', bytesElement(best.saved_bytes),
     extra === '–' ? '.' : extra === 'none' ? ' without more FLOPs.' : best.extra_flops_share < 0 ? ` and ${percentText(-best.extra_flops_share)} of the FLOPs.`
       : ` for ${percentText(best.extra_flops_share)} more FLOPs.`);
   return made;
