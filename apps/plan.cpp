@@ -5,6 +5,7 @@
 #include <refrain/core/parallel.h>
 #include <refrain/train/memory_export.h>
 #include <refrain/train/plan_report.h>
+#include <refrain/train/published_rates.h>
 
 #include <charconv>
 #include <filesystem>
@@ -21,6 +22,7 @@ constexpr std::string_view kHelp =
     "  --receipt            what is alive at the peak, in groups, and what would make each smaller at which price\n"
     "  --tensors            every tensor alive at the peak: bytes, owner, birth and death\n"
     "  --export DIR         write memory.json, memory.csv, trace.json (for ui.perfetto.dev) and report.html\n"
+    "  --rates GPU          estimate the time by the published rates of an a100, h100, h200, l4, l40s, rtx3090 or rtx4090\n"
     "  --train-samples N    samples to train on, where the data is not there to tell [60000]\n"
     "  --test-samples N     samples to test on, likewise [10000]\n"
     "\n"
@@ -41,7 +43,7 @@ std::int64_t count_of(const std::string& flag, const std::string& text) {
 int plan_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   bool is_json = false, wants_receipt = false, wants_tensors = false;
-  std::string export_to;
+  std::string export_to, gpu;
   PlanOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -59,9 +61,13 @@ int plan_command(const std::vector<std::string>& arguments) {
     }
     const std::size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
-    if (flag == "--train-samples" || flag == "--test-samples" || flag == "--export") {
+    if (flag == "--train-samples" || flag == "--test-samples" || flag == "--export" || flag == "--rates") {
       check(equals != std::string::npos || i + 1 < arguments.size(), flag, ": expected a value after it");
       const std::string value = equals != std::string::npos ? argument.substr(equals + 1) : arguments[++i];
+      if (flag == "--rates") {
+        gpu = value;
+        continue;
+      }
       if (flag == "--export") {
         check(!value.empty(), flag, ": expected a directory");
         export_to = value;
@@ -76,12 +82,13 @@ int plan_command(const std::vector<std::string>& arguments) {
   check(split.positional.size() <= 1, "expected one configuration file, got ", split.positional.size());
   const std::string path = split.positional.empty() ? "" : split.positional[0];
   const Config config = load_config(path, split.flags);
+  if (!gpu.empty()) published_rates(gpu, config.precision);  // a name that is not known is told before the work
   if (config.threads > 0) set_num_threads(int(config.threads));
 
   const bool explains = wants_receipt || wants_tensors || !export_to.empty();
   options.timeline = explains;
   Plan plan = plan_training(config, options);
-  plan.rates = measure_rates(plan.config);
+  plan.rates = gpu.empty() ? measure_rates(plan.config) : published_rates(gpu, plan.config.precision);
   Receipt receipt;
   Remedies remedies;
   if (explains) {

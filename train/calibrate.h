@@ -3,11 +3,14 @@
 
 #include <refrain/train/config.h>
 
+#include <string>
+
 namespace refrain {
 
 struct MachineRates {
   double flops_per_second = 0;  // of a transformer block, forward and backward, beside the time its bytes take
   double bytes_per_second = 0;  // of a large copy, read and written
+  std::string source = {};      // where they are from, in words
 };
 
 // Measures for about half a second on the machine's pool, in memory of its own: a copy, and one block as the configuration
