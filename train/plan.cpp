@@ -235,6 +235,7 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.config = program.config;
   plan.config.accumulate = config.accumulate;
 
+  if (!options.work) return plan;
   // From here on only work counts.
   const Work window = windows.whole() > 0 ? rehearsal.work(Part::window) : Work{};
   const Work last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};

@@ -19,6 +19,7 @@ namespace refrain {
 
 struct PlanOptions {
   std::int64_t num_train = 0, num_test = 0;  // samples; 0: as the data says, else 60000 and 10000
+  bool work = true;                          // count FLOPs and bytes moved; without, a plan takes half the time and says 0
   bool timeline = false;                     // every allocation with its birth and death, in Plan::timeline
   // Run every micro-batch of a window and every batch of an evaluation, as the training does: its timeline is then the run's,
   // event by event. Otherwise those between that are like their neighbours are left out.

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <future>
 #include <limits>
-#include <map>
 #include <optional>
 
 namespace refrain {
@@ -69,11 +67,11 @@ void add_checkpoints(const Config& config, std::vector<Candidate>& out) {
   }
 }
 
-void add_updates(std::vector<Candidate>& out) {
+void add_updates(std::int64_t accumulate, std::vector<Candidate>& out) {
   const auto add = [&](const std::string& name, const Flags& flags) { out.push_back({name, flags, RemedyEffect::same_bits, kUpdate}); };
   const Flags fused{"--update", "fused"}, layerwise{"--accumulate-schedule", "layerwise"};
   add("update inside backward", fused);
-  add("all micro-batches stage by stage", layerwise);
+  if (accumulate > 1) add("all micro-batches stage by stage", layerwise);
   add("all micro-batches stage by stage, update inside backward", joined(fused, layerwise));
 }
 
@@ -117,7 +115,7 @@ void add_results(const Config& config, std::vector<Candidate>& out) {
 std::vector<Candidate> candidates(const Config& config, const Config& resolved) {
   std::vector<Candidate> out;
   add_checkpoints(config, out);
-  add_updates(out);
+  add_updates(config.accumulate, out);
   add_chunks(resolved, out);
   if (resolved.eval_batch > 1) {
     const std::int64_t half = (resolved.eval_batch + 1) / 2;
@@ -136,11 +134,11 @@ class Planner {
     options_.timeline = false;
   }
 
-  std::vector<Remedy> plan(const std::vector<Candidate>& candidates) const {
+  std::vector<Remedy> plan(const std::vector<Candidate>& candidates, bool counts_work) const {
     std::vector<Remedy> remedies(candidates.size());
     std::atomic<std::size_t> next{0};
     const auto work = [&] {
-      for (std::size_t i; (i = next++) < candidates.size();) remedies[i] = plan(candidates[i]);
+      for (std::size_t i; (i = next++) < candidates.size();) remedies[i] = plan(candidates[i], counts_work);
     };
     std::future<void> helper = std::async(std::launch::async, work);
     work();
@@ -149,9 +147,9 @@ class Planner {
   }
 
  private:
-  Remedy plan(const Candidate& candidate) const {
+  Remedy plan(const Candidate& candidate, bool counts_work) const {
     Remedy remedy{candidate.name, candidate.flags, candidate.effect, candidate.family};
-    const std::optional<Plan> planned = plan_if_accepted(candidate.flags);
+    const std::optional<Plan> planned = plan_if_accepted(candidate.flags, counts_work);
     if (!planned) {  // higher than any: it is never chosen
       remedy.peak_bytes = remedy.reserved_bytes = std::numeric_limits<std::int64_t>::max();
       remedy.saved_bytes = -1;
@@ -168,9 +166,11 @@ class Planner {
   }
 
   // What fits alone need not fit together.
-  std::optional<Plan> plan_if_accepted(const Flags& flags) const {
+  std::optional<Plan> plan_if_accepted(const Flags& flags, bool counts_work) const {
+    PlanOptions options = options_;
+    options.work = counts_work;
     try {
-      return plan_training(with_flags(config_, flags), options_);
+      return plan_training(with_flags(config_, flags), options);
     } catch (const InvalidArgument&) {
       return {};
     }
@@ -197,66 +197,110 @@ bool is_lower(const Remedy& a, const Remedy& b) {
   return a.peak_bytes != b.peak_bytes ? a.peak_bytes < b.peak_bytes : a.extra_flops_share < b.extra_flops_share;
 }
 
-// Whether b is the better step from where the peak is `peak`: lower, and where they are about equal with less work.
-bool is_better_step(const Remedy& a, const Remedy& b, std::int64_t peak) {
-  const double close = 0.01 * double(peak);
-  return std::abs(double(a.peak_bytes - b.peak_bytes)) < close ? b.extra_flops_share < a.extra_flops_share : b.peak_bytes < a.peak_bytes;
+Candidate together(const std::vector<Candidate>& parts) {
+  Candidate joint;
+  for (const Candidate& part : parts) {
+    joint.flags = joined(joint.flags, part.flags);
+    joint.effect = std::max(joint.effect, part.effect);
+  }
+  joint.name = joint.effect == RemedyEffect::same_bits ? "lowest found that keeps every bit" : "lowest found that keeps the training up to rounding";
+  return joint;
 }
 
-// What is chosen of each family; adds, exchanges or takes back the change that lowers the peak most, until none lowers it by a
-// hundredth.
-class Combination {
+// Looks for the set of changes, at most one of each family, with the lowest peak. Changes help each other – gradients may be the
+// peak only once activations are small – so whole sets are compared, and what a set does not need is taken out afterwards.
+class Combinations {
  public:
-  using Choice = std::map<std::string_view, Candidate>;  // by family
+  using Set = std::vector<Candidate>;
 
-  // Climbs on with the changes that have at most this effect.
-  void climb(const Planner& planner, const std::vector<Candidate>& all, RemedyEffect most, std::int64_t peak) {
-    if (!best_) best_peak_ = peak;
-    for (;;) {
-      std::vector<Choice> choices;
-      for (const Candidate& candidate : all) {
-        if (candidate.effect > most || (chosen_.contains(candidate.family) && chosen_.at(candidate.family).flags == candidate.flags)) continue;
-        choices.push_back(chosen_);
-        choices.back().insert_or_assign(candidate.family, candidate);
-      }
-      for (const auto& [family, candidate] : chosen_) {
-        if (chosen_.size() == 1) break;
-        choices.push_back(chosen_);
-        choices.back().erase(family);
-      }
-      std::vector<Candidate> joint;
-      for (const Choice& choice : choices) joint.push_back(together(choice));
-      const std::vector<Remedy> planned = planner.plan(joint);
-      std::optional<std::size_t> step;
-      for (std::size_t i = 0; i < planned.size(); ++i) {
-        if (double(planned[i].peak_bytes) > 0.99 * double(best_peak_)) continue;
-        if (!step || is_better_step(planned[*step], planned[i], best_peak_)) step = i;
-      }
-      if (!step) return;
-      chosen_ = choices[*step];
-      best_ = planned[*step];
-      best_peak_ = best_->peak_bytes;
+  explicit Combinations(const Planner& planner, const std::vector<Candidate>& all) : planner_(planner), all_(all) {}
+
+  std::vector<Candidate> of_family(std::string_view family) const {
+    std::vector<Candidate> list;
+    for (const Candidate& candidate : all_) {
+      // What keeps more than a checkpoint of the whole block is never lower than that.
+      const bool keeps_more = family == kCheckpoint && candidate.flags[1] == "selective";
+      if (candidate.family == family && !keeps_more) list.push_back(candidate);
     }
+    return list;
   }
-  // Null while there is nothing that helps.
-  const Remedy* best() const { return best_ ? &*best_ : nullptr; }
-  std::size_t size() const { return chosen_.size(); }
+
+  // Every set with one of the family more, and the sets without.
+  std::vector<Set> with_or_without(const std::vector<Set>& sets, std::string_view family) const {
+    std::vector<Set> out = sets;
+    for (const Candidate& candidate : of_family(family)) {
+      for (Set set : sets) {
+        set.push_back(candidate);
+        out.push_back(std::move(set));
+      }
+    }
+    return out;
+  }
+  // Every set with the first of the family, if there is one.
+  std::vector<Set> with(std::vector<Set> sets, std::string_view family) const {
+    const std::vector<Candidate> list = of_family(family);
+    if (list.empty()) return sets;
+    for (Set& set : sets) set.push_back(list.front());
+    return sets;
+  }
+
+  // Of the sets with the lowest peak, give or take a hundredth, the first; without what it does not need.
+  Set lowest(const std::vector<Set>& sets) const {
+    const std::vector<std::int64_t> peaks = peaks_of(sets);
+    const std::int64_t least = *std::min_element(peaks.begin(), peaks.end());
+    const auto is_close = [least](std::int64_t peak) { return double(peak) <= 1.01 * double(least); };
+    Set set = sets[std::size_t(std::find_if(peaks.begin(), peaks.end(), is_close) - peaks.begin())];
+    for (bool is_smaller = true; is_smaller && set.size() > 1;) {
+      std::vector<Set> smaller(set.size(), set);
+      for (std::size_t i = 0; i < set.size(); ++i) smaller[i].erase(smaller[i].begin() + std::ptrdiff_t(i));
+      const std::vector<std::int64_t> without = peaks_of(smaller);
+      const auto needless = std::find_if(without.begin(), without.end(), is_close);
+      is_smaller = needless != without.end();
+      if (is_smaller) set = smaller[std::size_t(needless - without.begin())];
+    }
+    return set;
+  }
 
  private:
-  static Candidate together(const Choice& chosen) {
-    Candidate joint;
-    for (const auto& [family, candidate] : chosen) {
-      joint.flags = joined(joint.flags, candidate.flags);
-      joint.effect = std::max(joint.effect, candidate.effect);
-    }
-    joint.name = joint.effect == RemedyEffect::same_bits ? "lowest that keeps every bit" : "lowest that keeps the training up to rounding";
-    return joint;
+  std::vector<std::int64_t> peaks_of(const std::vector<Set>& sets) const {
+    std::vector<Candidate> joint;
+    for (const Set& set : sets) joint.push_back(together(set));
+    std::vector<std::int64_t> peaks;
+    for (const Remedy& remedy : planner_.plan(joint, false)) peaks.push_back(remedy.peak_bytes);
+    return peaks;
   }
 
-  Choice chosen_;
-  std::optional<Remedy> best_;
-  std::int64_t best_peak_ = 0;
+  const Planner& planner_;
+  const std::vector<Candidate>& all_;
 };
+
+std::vector<Remedy> combine(const Planner& planner, const std::vector<Candidate>& all, const std::vector<Remedy>& single) {
+  const Combinations combinations(planner, all);
+  std::vector<Candidate> found;
+  const auto add = [&](const Combinations::Set& set) {
+    if (set.size() > 1) found.push_back(together(set));
+  };
+  // Less work comes first: without a checkpoint, then as they are listed.
+  const Combinations::Set exact =
+      combinations.lowest(combinations.with(combinations.with_or_without(combinations.with_or_without({{}}, kCheckpoint), kUpdate), kEvaluation));
+  add(exact);
+  std::vector<Combinations::Set> rounded;
+  for (const Combinations::Set& set : combinations.with_or_without({exact}, kMicroBatch)) {
+    rounded.push_back(set);
+    std::erase_if(rounded.back(), [](const Candidate& candidate) { return candidate.family == kUpdate; });
+  }
+  rounded = combinations.with(combinations.with(combinations.with_or_without(rounded, kUpdate), kLossChunk), kMlpChunk);
+  add(combinations.lowest(rounded));
+
+  std::vector<Remedy> remedies = planner.plan(found, true);
+  std::erase_if(remedies, [&](const Remedy& remedy) {
+    return remedy.saved_bytes <= 0 || std::any_of(single.begin(), single.end(), [&](const Remedy& one) {
+             return one.effect <= remedy.effect && one.peak_bytes <= remedy.peak_bytes;
+           });
+  });
+  if (remedies.size() == 2 && remedies[0].flags == remedies[1].flags) remedies.pop_back();
+  return remedies;
+}
 
 }  // namespace
 
@@ -285,19 +329,8 @@ std::vector<const Remedy*> Remedies::of_group(const Receipt& receipt, std::size_
 Remedies plan_remedies(const Config& config, const PlanOptions& options, const Plan& base, const Receipt& receipt) {
   const Planner planner(config, options, base, receipt);
   const std::vector<Candidate> all = candidates(config, base.config);
-  Remedies remedies{planner.plan(all), {}};
-  Combination combination;
-  for (const RemedyEffect most : {RemedyEffect::same_bits, RemedyEffect::rounding}) {
-    const Remedy* before = combination.best();
-    const std::int64_t peak_before = before ? before->peak_bytes : 0;
-    combination.climb(planner, all, most, receipt.peak_bytes);
-    const Remedy* best = combination.best();
-    // One change alone is in the list already.
-    const auto is_beaten = [&](const Remedy& one) { return one.effect <= most && one.peak_bytes <= best->peak_bytes; };
-    if (best && combination.size() > 1 && best->peak_bytes != peak_before &&
-        std::none_of(remedies.single.begin(), remedies.single.end(), is_beaten))
-      remedies.combined.push_back(*best);
-  }
+  Remedies remedies{planner.plan(all, true), {}};
+  remedies.combined = combine(planner, all, remedies.single);
   std::erase_if(remedies.single, [&](const Remedy& remedy) { return !helps(remedy, receipt); });
   std::stable_sort(remedies.single.begin(), remedies.single.end(), is_lower);
   return remedies;

@@ -77,7 +77,9 @@ std::string RunMemory::write(const Config& config, const std::filesystem::path& 
       out.receipt = planned;
       out.reserved_bytes = plan.reserved_bytes;
     }
-    if (has_timeline_ ? plan_seconds < 0.2 : kNumPlans * plan_seconds < 0.05 * train_seconds)
+    // After an OutOfMemory they are what one needs; else they should not be felt.
+    const bool is_out_of_memory = train_seconds == 0;
+    if (is_out_of_memory || kNumPlans * plan_seconds < (has_timeline_ ? 0.5 : 0.05) * train_seconds)
       out.remedies = plan_remedies(config, {}, plan, out.receipt);
     export_memory(run_dir, out);
     return "";

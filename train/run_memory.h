@@ -24,7 +24,8 @@ class RunMemory {
   void mark_evaluation() const;
 
   // Writes the files; `config` is the resolved one. A training is never lost over its report: what goes wrong here is the text
-  // that comes back, and all is well when that is empty. Remedies are planned when that takes little beside `train_seconds`.
+  // that comes back, and all is well when that is empty. Remedies are planned when that takes little beside `train_seconds`, or
+  // when those are 0: after an OutOfMemory.
   std::string write(const Config& config, const std::filesystem::path& run_dir, double train_seconds) const;
 
  private:
