@@ -27,7 +27,8 @@ constexpr std::string_view kHelp =
 std::int64_t number_of_steps(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= 1000000, "--steps: expected a number of steps, got '", text, "'");
+  check(error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= 1000000,
+        "--steps: expected a number of steps, got '", text, "'");
   return value;
 }
 
@@ -35,10 +36,11 @@ void print_run(const std::string& rung, const LadderEntry& entry, std::int64_t s
   check(entry.is_planned(), "ladder --run: ", rung, " ", entry.column, ": ", entry.missing);
   const LadderRun run = run_ladder_entry(ladder_config(entry), steps);
   const auto line = [](const char* what, std::int64_t planned, std::int64_t measured) {
-    std::printf("  %-10s planned %14lld   measured %14lld   difference %lld bytes\n", what, static_cast<long long>(planned), static_cast<long long>(measured),
-                static_cast<long long>(measured - planned));
+    std::printf("  %-10s planned %14lld   measured %14lld   difference %lld bytes\n", what, static_cast<long long>(planned),
+                static_cast<long long>(measured), static_cast<long long>(measured - planned));
   };
-  std::printf("%s, column %s: %lld steps in %.1f s, last loss %.4f\n", rung.c_str(), entry.column.c_str(), static_cast<long long>(run.steps), run.seconds, run.last_loss);
+  std::printf("%s, column %s: %lld steps in %.1f s, last loss %.4f\n", rung.c_str(), entry.column.c_str(),
+              static_cast<long long>(run.steps), run.seconds, run.last_loss);
   line("peak", run.planned_peak_bytes, run.measured_peak_bytes);
   line("reserved", run.planned_reserved_bytes, run.measured_reserved_bytes);
 }
@@ -59,14 +61,22 @@ int ladder_command(const std::vector<std::string>& arguments) {
       std::cout << kHelp;
       return kDone;
     }
-    if (argument == "--json") is_json = true;
-    else if (argument == "--run") is_run = true;
-    else if (argument == "--html") html = value();
-    else if (argument == "--column") column = value();
-    else if (argument == "--steps") steps = number_of_steps(value());
-    else if (argument.starts_with("--")) fail("unknown flag ", argument, "; refrain ladder --help lists them");
-    else if (rung.empty()) rung = argument;
-    else fail("expected one rung, got '", rung, "' and '", argument, "'");
+    if (argument == "--json")
+      is_json = true;
+    else if (argument == "--run")
+      is_run = true;
+    else if (argument == "--html")
+      html = value();
+    else if (argument == "--column")
+      column = value();
+    else if (argument == "--steps")
+      steps = number_of_steps(value());
+    else if (argument.starts_with("--"))
+      fail("unknown flag ", argument, "; refrain ladder --help lists them");
+    else if (rung.empty())
+      rung = argument;
+    else
+      fail("expected one rung, got '", rung, "' and '", argument, "'");
   }
   check(!is_run || !rung.empty(), "--run: expected the name of a rung, such as \"+ SGD\"");
   const std::vector<LadderRung> ladder = plan_ladder(rung);

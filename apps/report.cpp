@@ -24,7 +24,8 @@ int report_command(const std::vector<std::string>& arguments) {
     std::cout << kHelp;
     return kDone;
   }
-  check(arguments.size() == 1 || arguments.size() == 2, "report: expected a memory.json and perhaps a file to write, got ", arguments.size(), " arguments");
+  check(arguments.size() == 1 || arguments.size() == 2, "report: expected a memory.json and perhaps a file to write, got ",
+        arguments.size(), " arguments");
   const std::filesystem::path from = arguments[0];
   const std::filesystem::path to = arguments.size() == 2 ? std::filesystem::path(arguments[1]) : from.parent_path() / "report.html";
   write_file_atomically(to, report_html(read_text_file(from)));

@@ -30,9 +30,9 @@ struct Targets {
 struct Rung {
   const char* name;
   std::vector<double> published_gb;
-  const char* flags;        // precision and optimizer
-  std::int64_t samples;     // an optimizer step
-  std::int64_t batch;       // a micro-batch, in the ordinary order
+  const char* flags;     // precision and optimizer
+  std::int64_t samples;  // an optimizer step
+  std::int64_t batch;    // a micro-batch, in the ordinary order
   Targets targets;
   const char* missing;
 };
@@ -61,11 +61,13 @@ const std::vector<Column>& columns() {
   static const std::vector<Column> list{
       {"plain", "the rung as it stands: ordinary order, update after backward, nothing replayed", 0, "", nullptr},
       {"A", "fused: each parameter updated in backward, its gradient freed at once", 0, "--update fused", &Targets::a},
-      {"layerwise", "A with 4 micro-batches that pass the model layer by layer, nothing replayed", 4, "--update fused --accumulate-schedule layerwise", nullptr},
+      {"layerwise", "A with 4 micro-batches that pass the model layer by layer, nothing replayed", 4,
+       "--update fused --accumulate-schedule layerwise", nullptr},
       {"B", "layerwise with a checkpoint per block", 4, "--update fused --accumulate-schedule layerwise --checkpoint block", &Targets::b},
       {"C", "16 micro-batches, checkpoints on two levels", 16,
        "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", &Targets::c},
-      {"budget", "A told to take no more than A less half of its saved activations: the cheapest checkpoints are chosen", 0, "--update fused --checkpoint budget", nullptr},
+      {"budget", "A told to take no more than A less half of its saved activations: the cheapest checkpoints are chosen", 0,
+       "--update fused --checkpoint budget", nullptr},
   };
   return list;
 }
@@ -84,8 +86,10 @@ std::string flags_of(const Rung& rung, const Column& column) {
   flags += concat(" --batch ", rung.samples / micro_batches, " --accumulate ", micro_batches);
   const std::string f16_mixed = "--precision 16-mixed";
   if (const std::size_t at = flags.find(f16_mixed); at != std::string::npos) {
-    if (std::string(column.name) == "C") flags.replace(at, f16_mixed.size(), "--precision bf16-mixed --non-finite stop");
-    else if (flags.find("--update fused") != std::string::npos && flags.find("layerwise") == std::string::npos) flags += " --loss-scale static";
+    if (std::string(column.name) == "C")
+      flags.replace(at, f16_mixed.size(), "--precision bf16-mixed --non-finite stop");
+    else if (flags.find("--update fused") != std::string::npos && flags.find("layerwise") == std::string::npos)
+      flags += " --loss-scale static";
   }
   return flags;
 }
@@ -130,7 +134,8 @@ void run_two_at_a_time(const std::vector<Task>& tasks) {
 // Images and labels by formula: what they show does not matter to memory.
 class MadeUpImages : public Samples {
  public:
-  MadeUpImages(const Config& config, std::int64_t size) : shape_{config.channels, config.image_size, config.image_size}, classes_(config.num_classes), size_(size) {}
+  MadeUpImages(const Config& config, std::int64_t size)
+      : shape_{config.channels, config.image_size, config.image_size}, classes_(config.num_classes), size_(size) {}
   std::int64_t size() const override { return size_; }
   Shape input_shape() const override { return shape_; }
   DType input_dtype() const override { return DType::f32; }
@@ -173,8 +178,10 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
     for (const Column& column : columns()) {
       const double target = column.target ? rung.targets.*column.target : 0;
       const bool is_load = rung.samples == 0 && made.missing.empty();
-      if (is_load && std::string(column.name) == "A") made.entries.push_back({column.name, words(concat(kCommon, " ", rung.flags)), target});
-      else if (rung.samples > 0) made.entries.push_back({column.name, words(flags_of(rung, column)), target});
+      if (is_load && std::string(column.name) == "A")
+        made.entries.push_back({column.name, words(concat(kCommon, " ", rung.flags)), target});
+      else if (rung.samples > 0)
+        made.entries.push_back({column.name, words(flags_of(rung, column)), target});
     }
     ladder.push_back(std::move(made));
   }
@@ -188,8 +195,10 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
   for (LadderRung& rung : ladder) {
     for (LadderEntry& entry : rung.entries) {
       if (entry.column == "budget") continue;
-      if (rung.name == "load") tasks.push_back([&entry] { plan_load(entry); });
-      else tasks.push_back([&entry] { plan_entry(entry); });
+      if (rung.name == "load")
+        tasks.push_back([&entry] { plan_load(entry); });
+      else
+        tasks.push_back([&entry] { plan_entry(entry); });
     }
   }
   run_two_at_a_time(tasks);
@@ -223,15 +232,18 @@ LadderRun run_ladder_entry(const Config& given, std::int64_t steps) {
 
   LadderRun run{.steps = steps, .planned_peak_bytes = plan.ledger.peak_bytes(), .planned_reserved_bytes = plan.reserved_bytes};
   const auto begin = std::chrono::steady_clock::now();
-  std::async(std::launch::async, [&] {  // on a thread with a context of its own, as the plan
-    const Device device = Device::new_cpu();
-    if (plan.layout) device.set_placement(follow(plan.layout));
-    Program program(config, std::make_shared<MadeUpImages>(config, num_train), std::make_shared<MadeUpImages>(config, num_test), device);
-    for (std::int64_t i = 0; i < steps; ++i) run.last_loss = program.trainer->step().value().loss;
-    program.evaluate();
-    run.measured_peak_bytes = device.ledger().peak_bytes();
-    run.measured_reserved_bytes = device.reserved_bytes();
-  }).get();
+  std::async(std::launch::async,
+             [&] {  // on a thread with a context of its own, as the plan
+               const Device device = Device::new_cpu();
+               if (plan.layout) device.set_placement(follow(plan.layout));
+               Program program(config, std::make_shared<MadeUpImages>(config, num_train), std::make_shared<MadeUpImages>(config, num_test),
+                               device);
+               for (std::int64_t i = 0; i < steps; ++i) run.last_loss = program.trainer->step().value().loss;
+               program.evaluate();
+               run.measured_peak_bytes = device.ledger().peak_bytes();
+               run.measured_reserved_bytes = device.reserved_bytes();
+             })
+      .get();
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return run;
 }

@@ -47,11 +47,16 @@ double off_target(const LadderEntry& entry) { return double(entry.bytes()) / (1e
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
   }
   return out;
 }
@@ -74,8 +79,9 @@ std::string ladder_text(const std::vector<LadderRung>& rungs) {
       } else {
         std::string target;
         if (entry.target_gb > 0) target = concat("arithmetic ", gb(1e9 * entry.target_gb, 2), " (", percent(off_target(entry)), ")");
-        std::snprintf(line, sizeof line, "  %-10s %8s GB %9s less   %-29s input %5s   reserved %6s   FLOPs %8s\n", entry.column.c_str(), gb(double(entry.bytes())).c_str(),
-                      times(ratio(rung, entry)).c_str(), target.c_str(), gb(double(entry.input_bytes)).c_str(), gb(double(entry.reserved_bytes), 2).c_str(),
+        std::snprintf(line, sizeof line, "  %-10s %8s GB %9s less   %-29s input %5s   reserved %6s   FLOPs %8s\n", entry.column.c_str(),
+                      gb(double(entry.bytes())).c_str(), times(ratio(rung, entry)).c_str(), target.c_str(),
+                      gb(double(entry.input_bytes)).c_str(), gb(double(entry.reserved_bytes), 2).c_str(),
                       entry.step_flops > 0 ? percent(entry.extra_flops_share).c_str() : "-");
       }
       out += line;
@@ -99,7 +105,9 @@ std::string ladder_json(const std::vector<LadderRung>& rungs) {
   for (const LadderRung& rung : rungs) {
     Json entries = Json::array();
     for (const LadderEntry& entry : rung.entries) {
-      Json made{{"column", entry.column}, {"flags", joined(entry.flags)}, {"target_gb", entry.target_gb > 0 ? Json(entry.target_gb) : Json(nullptr)}};
+      Json made{{"column", entry.column},
+                {"flags", joined(entry.flags)},
+                {"target_gb", entry.target_gb > 0 ? Json(entry.target_gb) : Json(nullptr)}};
       if (entry.is_planned()) {
         made["bytes_without_input"] = entry.bytes();
         made["peak_bytes"] = entry.peak_bytes;
@@ -114,7 +122,9 @@ std::string ladder_json(const std::vector<LadderRung>& rungs) {
       }
       entries.push_back(std::move(made));
     }
-    list.push_back({{"rung", rung.name}, {"published_gb", rung.published_gb}, {"missing", rung.missing.empty() ? Json(nullptr) : Json(rung.missing)},
+    list.push_back({{"rung", rung.name},
+                    {"published_gb", rung.published_gb},
+                    {"missing", rung.missing.empty() ? Json(nullptr) : Json(rung.missing)},
                     {"entries", std::move(entries)}});
   }
   Json notes = Json::array();
@@ -123,14 +133,20 @@ std::string ladder_json(const std::vector<LadderRung>& rungs) {
 }
 
 std::string ladder_html(const std::vector<LadderRung>& rungs) {
-  std::string out = concat("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
-      "<meta name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n",
+  std::string out = concat(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n",
+      "<meta name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+      "style-src 'unsafe-inline'\">\n",
       "<title>Memory ladder of ViT-L/16</title>\n<style>\n", page::kStyle,
-      ".ladder { display: grid; grid-template-columns: 88px minmax(80px, 1fr) repeat(5, auto); gap: 5px 18px; align-items: center; font-size: 14px; }\n"
+      ".ladder { display: grid; grid-template-columns: 88px minmax(80px, 1fr) repeat(5, auto); gap: 5px 18px; align-items: center; "
+      "font-size: 14px; }\n"
       ".ladder .track { height: 15px; } .ladder .track div { height: 15px; border-radius: 3px; background: var(--parameter); }\n"
-      ".ladder .track .out { background: var(--communication); } .ladder .title { font-size: 12.5px; font-weight: 600; color: var(--muted); }\n"
+      ".ladder .track .out { background: var(--communication); } .ladder .title { font-size: 12.5px; font-weight: 600; color: "
+      "var(--muted); }\n"
       ".ladder .gap { grid-column: 2 / -1; font-size: 13px; }\n"
-      "@media (max-width: 760px) { .ladder { grid-template-columns: 70px minmax(50px, 1fr) auto auto; } .ladder .optional { display: none; } }\n",
+      "@media (max-width: 760px) { .ladder { grid-template-columns: 70px minmax(50px, 1fr) auto auto; } .ladder .optional { display: none; "
+      "} }\n",
       "</style></head><body><main>\n<section style=\"margin-top:0\"><h1>The memory ladder of ViT-L/16</h1>\n",
       "<p class=\"muted\">10 classes, 224 × 224 images. Planned for this CPU's kernels, nothing computed.</p></section>\n");
   for (const LadderRung& rung : rungs) {
@@ -141,23 +157,30 @@ std::string ladder_html(const std::vector<LadderRung>& rungs) {
       for (const LadderEntry& entry : rung.entries) widest = std::max(widest, double(entry.bytes()));
       const auto bar = [&](double bytes, const char* kind) {
         char text[128];
-        std::snprintf(text, sizeof text, "<div class=\"track\"><div class=\"%s\" style=\"width:%.2f%%\"></div></div>", kind, 100 * bytes / widest);
+        std::snprintf(text, sizeof text, "<div class=\"track\"><div class=\"%s\" style=\"width:%.2f%%\"></div></div>", kind,
+                      100 * bytes / widest);
         return std::string(text);
       };
-      out += "<div class=\"ladder\"><span class=\"title\"></span><span class=\"title\"></span><span class=\"title number\">GB</span><span class=\"title number\">less by</span>"
-             "<span class=\"title number optional\">arithmetic</span><span class=\"title number optional\">input</span><span class=\"title number optional\">FLOPs</span>\n";
-      out += concat("<span class=\"muted\">published</span>", bar(1e9 * rung.published_gb.front(), "out"), "<span class=\"number\">", published(rung),
-                    "</span><span></span><span class=\"optional\"></span><span class=\"optional\"></span><span class=\"optional\"></span>\n");
+      out +=
+          "<div class=\"ladder\"><span class=\"title\"></span><span class=\"title\"></span><span class=\"title number\">GB</span><span "
+          "class=\"title number\">less by</span>"
+          "<span class=\"title number optional\">arithmetic</span><span class=\"title number optional\">input</span><span class=\"title "
+          "number optional\">FLOPs</span>\n";
+      out += concat(
+          "<span class=\"muted\">published</span>", bar(1e9 * rung.published_gb.front(), "out"), "<span class=\"number\">", published(rung),
+          "</span><span></span><span class=\"optional\"></span><span class=\"optional\"></span><span class=\"optional\"></span>\n");
       for (const LadderEntry& entry : rung.entries) {
         out += concat("<span title=\"", escaped(joined(entry.flags)), "\">", entry.column, "</span>");
         if (!entry.is_planned()) {
           out += concat("<span class=\"muted gap\">", escaped(entry.missing), "</span>\n");
           continue;
         }
-        out += concat(bar(double(entry.bytes()), "own"), "<span class=\"number\" title=\"", entry.bytes(), " bytes\">", gb(double(entry.bytes())), "</span><span class=\"number\">",
-                      times(ratio(rung, entry)), "</span><span class=\"number optional\">",
-                      entry.target_gb > 0 ? concat(gb(1e9 * entry.target_gb, 2), " (", percent(off_target(entry)), ")") : "", "</span><span class=\"number optional\">",
-                      gb(double(entry.input_bytes)), "</span><span class=\"number optional\">", entry.step_flops > 0 ? percent(entry.extra_flops_share) : "–", "</span>\n");
+        out += concat(bar(double(entry.bytes()), "own"), "<span class=\"number\" title=\"", entry.bytes(), " bytes\">",
+                      gb(double(entry.bytes())), "</span><span class=\"number\">", times(ratio(rung, entry)),
+                      "</span><span class=\"number optional\">",
+                      entry.target_gb > 0 ? concat(gb(1e9 * entry.target_gb, 2), " (", percent(off_target(entry)), ")") : "",
+                      "</span><span class=\"number optional\">", gb(double(entry.input_bytes)), "</span><span class=\"number optional\">",
+                      entry.step_flops > 0 ? percent(entry.extra_flops_share) : "–", "</span>\n");
         if (!entry.note.empty()) out += concat("<span class=\"muted gap\">", escaped(entry.note), "</span>\n");
       }
       out += "</div>\n";
@@ -165,7 +188,8 @@ std::string ladder_html(const std::vector<LadderRung>& rungs) {
     out += "</section>\n";
   }
   out += "<section><h2>Columns</h2><table class=\"data\">\n";
-  for (const LadderColumn& column : ladder_columns()) out += concat("<tr><td>", column.name, "</td><td>", escaped(column.meaning), "</td></tr>\n");
+  for (const LadderColumn& column : ladder_columns())
+    out += concat("<tr><td>", column.name, "</td><td>", escaped(column.meaning), "</td></tr>\n");
   out += "</table></section>\n<footer>";
   for (const char* note : kNotes) out += concat("<p>", escaped(note), "</p>");
   return out + "</footer></main></body></html>\n";

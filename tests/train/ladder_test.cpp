@@ -125,9 +125,10 @@ TEST_CASE("ladder: text, JSON and page tell the same", "[train]") {
 }
 
 TEST_CASE("ladder: a training takes to the byte what its plan says", "[train]") {
-  const std::vector<std::string> flags{"--preset", "vit_ti_16", "--image-size", "32", "--channels", "3", "--num-classes", "10", "--eval-batch", "2",
-                                       "--precision", "bf16-true", "--optimizer", "sgd", "--lr", "0.01", "--batch", "2", "--accumulate", "4",
-                                       "--update", "fused", "--accumulate-schedule", "layerwise", "--checkpoint", "block"};
+  const std::vector<std::string> flags{
+      "--preset",    "vit_ti_16", "--image-size",          "32",        "--channels",   "3",    "--num-classes", "10", "--eval-batch", "2",
+      "--precision", "bf16-true", "--optimizer",           "sgd",       "--lr",         "0.01", "--batch",       "2",  "--accumulate", "4",
+      "--update",    "fused",     "--accumulate-schedule", "layerwise", "--checkpoint", "block"};
   const LadderRun run = run_ladder_entry(load_config("", flags), 2);
   CHECK(run.steps == 2);
   CHECK(run.measured_peak_bytes == run.planned_peak_bytes);

@@ -9,8 +9,15 @@ const page = document.getElementById('page');
 const ID = 0, BYTES = 1, KIND = 2, PHASE = 3, MODULE = 4, OP = 5, BIRTH = 6, DEATH = 7;  // of a block
 
 const kKindWords = {
-  parameter: 'parameters', gradient: 'gradients', optimizer_state: 'optimizer state', saved: 'saved activations',
-  temporary: 'temporaries', workspace: 'workspace', input: 'input', communication: 'communication', staging: 'staging',
+  parameter: 'parameters',
+  gradient: 'gradients',
+  optimizer_state: 'optimizer state',
+  saved: 'saved activations',
+  temporary: 'temporaries',
+  workspace: 'workspace',
+  input: 'input',
+  communication: 'communication',
+  staging: 'staging',
 };
 // Bottom to top: what stays comes first, what comes and goes lies on it.
 const kKindOrder = ['parameter', 'optimizer_state', 'gradient', 'saved', 'temporary', 'workspace', 'input', 'communication', 'staging'];
@@ -28,10 +35,14 @@ const kindColour = kind => colour(kKindOrder.includes(kind) ? `--${kind}` : '--m
 function element(tag, attributes, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith('on')) made.addEventListener(name.slice(2), value);
-    else if (name === 'style') Object.assign(made.style, value);
-    else if (value === true) made.setAttribute(name, '');
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+    if (name.startsWith('on'))
+      made.addEventListener(name.slice(2), value);
+    else if (name === 'style')
+      Object.assign(made.style, value);
+    else if (value === true)
+      made.setAttribute(name, '');
+    else if (value !== false && value !== null && value !== undefined)
+      made.setAttribute(name, value);
   }
   made.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
   return made;
@@ -61,8 +72,11 @@ function numberText(value) {
   if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
   return size >= 1000 ? countText(Math.round(value)) : String(Number(value.toPrecision(4)));
 }
-const secondsText = seconds => seconds >= 100 ? seconds.toFixed(0) + ' s' : seconds >= 1 ? seconds.toFixed(2) + ' s' : (seconds * 1000).toFixed(2) + ' ms';
-const lifetimeText = block => `born at ${countText(block[BIRTH])}, ` + (block[DEATH] < 0 ? 'alive at the end' : `dies at ${countText(block[DEATH])}`);
+const secondsText = seconds => seconds >= 100 ? seconds.toFixed(0) + ' s' :
+    seconds >= 1                              ? seconds.toFixed(2) + ' s' :
+                                                (seconds * 1000).toFixed(2) + ' ms';
+const lifetimeText = block =>
+    `born at ${countText(block[BIRTH])}, ` + (block[DEATH] < 0 ? 'alive at the end' : `dies at ${countText(block[DEATH])}`);
 
 const sum = (list, of) => list.reduce((total, item) => total + of(item), 0);
 // The first index whose value exceeds x in a sorted list.
@@ -70,15 +84,20 @@ function upperBound(list, x) {
   let low = 0, high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (list[middle] <= x) low = middle + 1; else high = middle;
+    if (list[middle] <= x)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
 
 function section(title, note, controls) {
-  const made = element('section', {'aria-label': title},
-    element('div', {class: 'head'}, element('h2', {}, title), note ? element('span', {class: 'muted'}, note) : null,
-      controls && controls.length ? element('div', {class: 'controls'}, controls) : null));
+  const made = element(
+      'section', {'aria-label': title},
+      element(
+          'div', {class: 'head'}, element('h2', {}, title), note ? element('span', {class: 'muted'}, note) : null,
+          controls && controls.length ? element('div', {class: 'controls'}, controls) : null));
   page.append(made);
   return made;
 }

@@ -2,45 +2,80 @@
 function curveChart(parent, title, steps, values, options) {
   const points = steps.map((step, i) => [step, values[i]]).filter(([, value]) => value !== null && value !== undefined && isFinite(value));
   if (!points.length) return;
-  const format = options.format || numberText, reading = element('span', {}, `last ${format(points[points.length - 1][1])}`), usual = reading.textContent;
+  const format = options.format || numberText, reading = element('span', {}, `last ${format(points[points.length - 1][1])}`),
+        usual = reading.textContent;
   const made = element('div', {}, element('h3', {}, title, reading));
   parent.append(made);
   const left = 62, right = 10, top = 8, bottom = 22;
   const first = options.first, last = Math.max(options.last, first + 1);
   let low = Infinity, high = -Infinity, cursor = null;
-  for (const [, value] of points) { low = Math.min(low, value); high = Math.max(high, value); }
+  for (const [, value] of points) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
   if (options.fromZero) low = Math.min(0, low);
-  if (high - low < 1e-12 * Math.max(1, Math.abs(high))) { const pad = Math.abs(high) * 0.1 || 1; low -= pad; high += pad; }
+  if (high - low < 1e-12 * Math.max(1, Math.abs(high))) {
+    const pad = Math.abs(high) * 0.1 || 1;
+    low -= pad;
+    high += pad;
+  }
   const many = points.length > 60 && options.smooth, smooth = [];
   if (many) {
     const keep = 1 - 1 / Math.max(10, points.length / 40);
     let mean = points[0][1];
-    for (const [step, value] of points) { mean = keep * mean + (1 - keep) * value; smooth.push([step, mean]); }
+    for (const [step, value] of points) {
+      mean = keep * mean + (1 - keep) * value;
+      smooth.push([step, mean]);
+    }
   }
   const drawn = plot(made, 170, `${title} over steps`, (context, width, height) => {
-    const x = step => left + (step - first) / (last - first) * (width - left - right), y = value => height - bottom - (value - low) / (high - low) * (height - top - bottom);
+    const x = step => left + (step - first) / (last - first) * (width - left - right),
+          y = value => height - bottom - (value - low) / (high - low) * (height - top - bottom);
     context.clearRect(0, 0, width, height);
-    const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map(m => m * power).find(size => size >= rough);
-    context.textAlign = 'right'; context.textBaseline = 'middle';
+    const rough = (high - low) / 3, power = 10 ** Math.floor(Math.log10(rough)),
+          step = [1, 2, 5, 10].map(m => m * power).find(size => size >= rough);
+    context.textAlign = 'right';
+    context.textBaseline = 'middle';
     for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) {
-      context.fillStyle = colour('--line'); context.fillRect(left, Math.round(y(value)), width - left - right, 1);
-      context.fillStyle = colour('--muted'); context.fillText(format(Math.abs(value) < step * 1e-9 ? 0 : value), left - 8, y(value));
+      context.fillStyle = colour('--line');
+      context.fillRect(left, Math.round(y(value)), width - left - right, 1);
+      context.fillStyle = colour('--muted');
+      context.fillText(format(Math.abs(value) < step * 1e-9 ? 0 : value), left - 8, y(value));
     }
     const trace = (list, style, wide, alpha) => {
-      context.beginPath(); list.forEach(([s, v]) => context.lineTo(x(s), y(v)));
-      context.strokeStyle = style; context.lineWidth = wide; context.globalAlpha = alpha; context.lineJoin = 'round'; context.stroke(); context.globalAlpha = 1;
+      context.beginPath();
+      list.forEach(([s, v]) => context.lineTo(x(s), y(v)));
+      context.strokeStyle = style;
+      context.lineWidth = wide;
+      context.globalAlpha = alpha;
+      context.lineJoin = 'round';
+      context.stroke();
+      context.globalAlpha = 1;
     };
     const ink = colour('--accent');
     trace(points, ink, many ? 1 : 1.8, many ? 0.35 : 1);
     if (many) trace(smooth, ink, 2, 1);
-    if (options.dots || points.length === 1) for (const [s, v] of points) { context.fillStyle = ink; context.beginPath(); context.arc(x(s), y(v), 3.5, 0, 7); context.fill(); }
-    context.fillStyle = colour('--muted'); context.textBaseline = 'alphabetic';
-    context.textAlign = 'left'; context.fillText(countText(first), left, height - 5);
-    context.textAlign = 'right'; context.fillText(countText(last), width - right, height - 5);
-    context.textAlign = 'center'; context.fillText('step', (left + width - right) / 2, height - 5);
+    if (options.dots || points.length === 1)
+      for (const [s, v] of points) {
+        context.fillStyle = ink;
+        context.beginPath();
+        context.arc(x(s), y(v), 3.5, 0, 7);
+        context.fill();
+      }
+    context.fillStyle = colour('--muted');
+    context.textBaseline = 'alphabetic';
+    context.textAlign = 'left';
+    context.fillText(countText(first), left, height - 5);
+    context.textAlign = 'right';
+    context.fillText(countText(last), width - right, height - 5);
+    context.textAlign = 'center';
+    context.fillText('step', (left + width - right) / 2, height - 5);
     if (cursor) {
-      context.fillStyle = colour('--ink'); context.fillRect(x(cursor[0]) - 0.5, top, 1, height - top - bottom);
-      context.beginPath(); context.arc(x(cursor[0]), y(cursor[1]), 3, 0, 7); context.fill();
+      context.fillStyle = colour('--ink');
+      context.fillRect(x(cursor[0]) - 0.5, top, 1, height - top - bottom);
+      context.beginPath();
+      context.arc(x(cursor[0]), y(cursor[1]), 3, 0, 7);
+      context.fill();
     }
   });
   const point = at => {

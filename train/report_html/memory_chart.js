@@ -1,40 +1,12 @@
 // Memory over the recorded window, stacked by kind; the plan's curve as a line over it. Per pixel column the highest moment is
 // drawn, so no peak is lost however far the view is zoomed out.
-function prepareCurve(curve) {
-  const rows = kinds.map(kind => curve.bytes[kind] || null);
-  const totals = curve.ticks.map((_, i) => sum(rows, row => row ? row[i] : 0));
-  return {ticks: curve.ticks, seconds: curve.seconds || [], rows, totals, top: totals.reduce((a, b) => Math.max(a, b), 0)};
-}
-const curve = prepareCurve(data.curve);
-const planned = !data.planned && data.planned_curve && data.planned_curve.ticks.length ? prepareCurve(data.planned_curve) : null;
-// Both show the same steps, counted from their own beginnings.
-if (planned) {
-  const shift = curve.ticks[0] - planned.ticks[0];
-  planned.ticks = planned.ticks.map(tick => tick + shift);
-}
-const endTick = curve.ticks.length ? curve.ticks[curve.ticks.length - 1] + 1 : 1;
-const pointAt = (ticks, tick) => upperBound(ticks, tick) - 1;
-
-// The largest difference of the two step functions.
-function largestDifference() {
-  let largest = 0;
-  for (const tick of new Set([...curve.ticks, ...planned.ticks])) {
-    const a = pointAt(curve.ticks, tick), b = pointAt(planned.ticks, tick);
-    if (a >= 0 && b >= 0) largest = Math.max(largest, Math.abs(curve.totals[a] - planned.totals[b]));
-  }
-  return largest;
-}
-
-function ownersAt(tick, limit) {
-  const owners = [];
-  for (const block of data.blocks) {
-    if (block[BIRTH] > tick) break;  // blocks lie in the order of their births
-    if (block[DEATH] < 0 || block[DEATH] > tick) owners.push(block);
-  }
-  return owners.sort((a, b) => b[BYTES] - a[BYTES]).slice(0, limit);
-}
-
-const memoryChart = {byTime: false, from: 0, to: 1, cursor: null, drag: null};
+const memoryChart = {
+  byTime: false,
+  from: 0,
+  to: 1,
+  cursor: null,
+  drag: null
+};
 
 function showMemoryChart() {
   const view = memoryChart;
@@ -49,33 +21,66 @@ function showMemoryChart() {
   const plotTop = Math.max(data.peak.tick >= curve.ticks[0] ? data.peak_bytes : 0, curve.top, planned ? planned.top : 0) * 1.1 || 1;
 
   const press = (text, label, action) => element('button', {type: 'button', 'aria-label': label, title: label, onclick: action}, text);
-  const stretches = data.marks.map((mark, i) => ({label: mark.label, from: mark.tick, to: i + 1 < data.marks.length ? data.marks[i + 1].tick : endTick}))
-    .filter(stretch => stretch.to > stretch.from && stretch.to > curve.ticks[0]);
+  const stretches =
+      data.marks.map((mark, i) => ({label: mark.label, from: mark.tick, to: i + 1 < data.marks.length ? data.marks[i + 1].tick : endTick}))
+          .filter(stretch => stretch.to > stretch.from && stretch.to > curve.ticks[0]);
   const isStep = stretch => /^(step|window)/.test(stretch.label), steps = stretches.filter(isStep), numSteps = steps.length;
-  const choices = [{label: 'all of it', from: curve.ticks[0], to: endTick},
-    ...(numSteps > 1 && numSteps < stretches.length ? [{label: 'the steps', from: steps[0].from, to: steps[numSteps - 1].to}] : []), ...stretches.slice(0, 500)];
-  const chooser = element('select', {'aria-label': 'part of the run', onchange: () => {
-    const chosen = choices[chooser.selectedIndex];
-    show(Math.max(start(), xOf(chosen.from)), chosen.to >= endTick ? end() : xOf(chosen.to));
-  }}, choices.map(stretch => element('option', {}, stretch.label)));
-  const timeButton = element('button', {type: 'button', 'aria-pressed': 'false', title: 'across: seconds instead of allocations', onclick: () => {
-    view.byTime = !view.byTime;
-    timeButton.setAttribute('aria-pressed', String(view.byTime));
-    reset();
-  }}, 'by time');
-  const made = section('Memory over time',
-    (numSteps ? `${countText(numSteps)} ${numSteps === 1 ? 'step' : 'steps'}` : 'all of the run') + ', the highest moment of every pixel',
-    [chooser, hasTime ? timeButton : null, press('+', 'zoom in', () => zoom(0.5)), press('−', 'zoom out', () => zoom(2)), press('reset', 'show all', () => reset())]);
+  const choices = [
+    {label: 'all of it', from: curve.ticks[0], to: endTick},
+    ...(numSteps > 1 && numSteps < stretches.length ? [{label: 'the steps', from: steps[0].from, to: steps[numSteps - 1].to}] : []),
+    ...stretches.slice(0, 500)
+  ];
+  const chooser = element(
+      'select', {
+        'aria-label': 'part of the run',
+        onchange: () => {
+          const chosen = choices[chooser.selectedIndex];
+          show(Math.max(start(), xOf(chosen.from)), chosen.to >= endTick ? end() : xOf(chosen.to));
+        }
+      },
+      choices.map(stretch => element('option', {}, stretch.label)));
+  const timeButton = element(
+      'button', {
+        type: 'button',
+        'aria-pressed': 'false',
+        title: 'across: seconds instead of allocations',
+        onclick: () => {
+          view.byTime = !view.byTime;
+          timeButton.setAttribute('aria-pressed', String(view.byTime));
+          reset();
+        }
+      },
+      'by time');
+  const made = section(
+      'Memory over time',
+      (numSteps ? `${countText(numSteps)} ${numSteps === 1 ? 'step' : 'steps'}` : 'all of the run') + ', the highest moment of every pixel',
+      [
+        chooser, hasTime ? timeButton : null, press('+', 'zoom in', () => zoom(0.5)), press('−', 'zoom out', () => zoom(2)),
+        press('reset', 'show all', () => reset())
+      ]);
 
   const drawn = plot(made, 340, 'Memory by kind over time. Arrow keys move the cursor, plus and minus zoom, zero shows all.', draw);
   const canvas = drawn.canvas;
   const tip = element('div', {class: 'tip', hidden: true, role: 'status'});
   drawn.box.append(tip);
-  made.append(element('ul', {class: 'legend'},
-    kinds.filter((_, k) => curve.rows[k] && curve.rows[k].some(bytes => bytes > 0)).map(kind => element('li', {}, chip(kind), kindWord(kind))),
-    planned ? element('li', {}, element('span', {class: 'chip', style: {height: '0', borderTop: '2px dashed currentColor', width: '18px', borderRadius: '0'}}), 'plan, ',
-      element('span', {id: 'difference', style: {marginLeft: '4px'}}, largestDifference() === 0 ? 'equal to the run at every point' : `differs from the run by at most ${exactText(largestDifference())}`)) : null));
-  made.append(element('p', {class: 'hint'}, 'Drag to zoom, double-click or 0 for all. With the chart focused: wheel or +/− zoom, ← → move the cursor, Shift with ← → moves the view.'));
+  made.append(element(
+      'ul', {class: 'legend'},
+      kinds.filter((_, k) => curve.rows[k] && curve.rows[k].some(bytes => bytes > 0))
+          .map(kind => element('li', {}, chip(kind), kindWord(kind))),
+      planned ?
+          element(
+              'li', {},
+              element(
+                  'span', {class: 'chip', style: {height: '0', borderTop: '2px dashed currentColor', width: '18px', borderRadius: '0'}}),
+              'plan, ',
+              element(
+                  'span', {id: 'difference', style: {marginLeft: '4px'}},
+                  largestDifference() === 0 ? 'equal to the run at every point' :
+                                              `differs from the run by at most ${exactText(largestDifference())}`)) :
+                                              null));
+  made.append(element(
+      'p', {class: 'hint'},
+      'Drag to zoom, double-click or 0 for all. With the chart focused: wheel or +/− zoom, ← → move the cursor, Shift with ← → moves the view.'));
 
   const span = () => view.to - view.from;
   const pixelOf = x => left + (x - view.from) / span() * (drawn.width - left - right);
@@ -84,7 +89,11 @@ function showMemoryChart() {
 
   function show(from, to) {
     const least = view.byTime ? (end() - start()) / 1e5 : 8;
-    if (to - from < least) { const middle = (from + to) / 2; from = middle - least / 2; to = middle + least / 2; }
+    if (to - from < least) {
+      const middle = (from + to) / 2;
+      from = middle - least / 2;
+      to = middle + least / 2;
+    }
     const width = Math.min(to - from, end() - start());
     view.from = Math.max(start(), Math.min(from, end() - width));
     view.to = view.from + width;
@@ -92,14 +101,20 @@ function showMemoryChart() {
     drawn.redraw();
     if (view.cursor !== null) moveCursor(clampPixel(pixelOf(view.cursor)));
   }
-  function reset() { chooser.selectedIndex = 0; show(start(), end()); }
+  function reset() {
+    chooser.selectedIndex = 0;
+    show(start(), end());
+  }
   function zoom(factor, at) {
-    const x = at !== undefined ? at : view.cursor !== null && view.cursor >= view.from && view.cursor <= view.to ? view.cursor : (view.from + view.to) / 2;
+    const x = at !== undefined                                                     ? at :
+        view.cursor !== null && view.cursor >= view.from && view.cursor <= view.to ? view.cursor :
+                                                                                     (view.from + view.to) / 2;
     show(x - (x - view.from) * factor, x + (view.to - x) * factor);
   }
   Object.assign(view, {show, reset, zoom, drawn, xOf, end, from: start(), to: end()});
   // Long evaluations would leave little room to the steps, which are what one looks for.
-  if (choices.length > 1 && choices[1].label === 'the steps' && sum(steps, step => step.to - step.from) < 0.5 * (endTick - curve.ticks[0])) {
+  if (choices.length > 1 && choices[1].label === 'the steps' &&
+      sum(steps, step => step.to - step.from) < 0.5 * (endTick - curve.ticks[0])) {
     chooser.selectedIndex = 1;
     view.from = Math.max(start(), xOf(choices[1].from));
     view.to = xOf(choices[1].to);
@@ -111,7 +126,10 @@ function showMemoryChart() {
     for (let c = 0; c < width; ++c) {
       const until = view.from + span() * (c + 1) / width;
       let best = i;
-      while (i + 1 < x.length && x[i + 1] < until) { ++i; if (best < 0 || of.totals[i] > of.totals[best]) best = i; }
+      while (i + 1 < x.length && x[i + 1] < until) {
+        ++i;
+        if (best < 0 || of.totals[i] > of.totals[best]) best = i;
+      }
       found[c] = best;
     }
     return found;
@@ -138,7 +156,8 @@ function showMemoryChart() {
       context.fillRect(pixelOf(view.cursor) - 0.5, top, 1, height - top - bottom);
     }
     if (view.drag) {
-      context.fillStyle = colour('--accent'); context.globalAlpha = 0.25;
+      context.fillStyle = colour('--accent');
+      context.globalAlpha = 0.25;
       context.fillRect(Math.min(view.drag.from, view.drag.to), top, Math.abs(view.drag.to - view.drag.from), height - top - bottom);
       context.globalAlpha = 1;
     }
@@ -165,12 +184,22 @@ function showMemoryChart() {
       const row = curve.rows[k];
       if (!row) return;
       let some = false;
-      const upper = base.map((below, c) => { const own = at[c] >= 0 ? row[at[c]] : 0; some = some || own > 0; return below + own; });
+      const upper = base.map((below, c) => {
+        const own = at[c] >= 0 ? row[at[c]] : 0;
+        some = some || own > 0;
+        return below + own;
+      });
       if (some) {
         context.beginPath();
         context.moveTo(left, y(upper[0]));
-        for (let c = 0; c < at.length; ++c) { context.lineTo(left + c, y(upper[c])); context.lineTo(left + c + 1, y(upper[c])); }
-        for (let c = at.length - 1; c >= 0; --c) { context.lineTo(left + c + 1, y(base[c])); context.lineTo(left + c, y(base[c])); }
+        for (let c = 0; c < at.length; ++c) {
+          context.lineTo(left + c, y(upper[c]));
+          context.lineTo(left + c + 1, y(upper[c]));
+        }
+        for (let c = at.length - 1; c >= 0; --c) {
+          context.lineTo(left + c + 1, y(base[c]));
+          context.lineTo(left + c, y(base[c]));
+        }
         context.closePath();
         context.fillStyle = kindColour(kind);
         context.fill();
@@ -181,11 +210,22 @@ function showMemoryChart() {
       const planAt = columns(planned);
       const trace = () => {
         context.beginPath();
-        planAt.forEach((i, c) => { if (i >= 0) { context.lineTo(left + c, y(planned.totals[i])); context.lineTo(left + c + 1, y(planned.totals[i])); } });
+        planAt.forEach((i, c) => {
+          if (i >= 0) {
+            context.lineTo(left + c, y(planned.totals[i]));
+            context.lineTo(left + c + 1, y(planned.totals[i]));
+          }
+        });
         context.stroke();
       };
-      context.strokeStyle = colour('--card'); context.lineWidth = 3.5; context.setLineDash([]); trace();
-      context.strokeStyle = ink; context.lineWidth = 1.6; context.setLineDash([6, 4]); trace();
+      context.strokeStyle = colour('--card');
+      context.lineWidth = 3.5;
+      context.setLineDash([]);
+      trace();
+      context.strokeStyle = ink;
+      context.lineWidth = 1.6;
+      context.setLineDash([6, 4]);
+      trace();
       context.setLineDash([]);
     }
     drawMarks(context, width, height, ink, muted);
@@ -194,7 +234,11 @@ function showMemoryChart() {
     if (data.peak.tick >= curve.ticks[0] && peakX >= view.from && peakX <= view.to) {
       const px = pixelOf(peakX), py = y(data.peak_bytes), text = 'peak ' + bytesText(data.peak_bytes);
       context.fillStyle = ink;
-      context.beginPath(); context.moveTo(px, py - 1); context.lineTo(px - 5, py - 9); context.lineTo(px + 5, py - 9); context.fill();
+      context.beginPath();
+      context.moveTo(px, py - 1);
+      context.lineTo(px - 5, py - 9);
+      context.lineTo(px + 5, py - 9);
+      context.fill();
       context.font = '600 ' + context.font;
       const wide = context.measureText(text).width;
       context.textAlign = px + 12 + wide < width - right ? 'left' : 'right';
@@ -202,11 +246,15 @@ function showMemoryChart() {
       context.font = context.font.replace(/^600 /, '');
     }
     // Below: where the view begins and ends.
-    context.fillStyle = muted; context.textBaseline = 'alphabetic';
+    context.fillStyle = muted;
+    context.textBaseline = 'alphabetic';
     const name = x => view.byTime ? secondsText(x) : countText(Math.round(x));
-    context.textAlign = 'left'; context.fillText(name(view.from), left, height - 8);
-    context.textAlign = 'right'; context.fillText(name(view.to), width - right, height - 8);
-    context.textAlign = 'center'; context.fillText(view.byTime ? 'time' : 'allocations and releases', left + (width - left - right) / 2, height - 8);
+    context.textAlign = 'left';
+    context.fillText(name(view.from), left, height - 8);
+    context.textAlign = 'right';
+    context.fillText(name(view.to), width - right, height - 8);
+    context.textAlign = 'center';
+    context.fillText(view.byTime ? 'time' : 'allocations and releases', left + (width - left - right) / 2, height - 8);
   }
 
   function drawMarks(context, width, height, ink, muted) {
@@ -225,7 +273,8 @@ function showMemoryChart() {
       const x = xOf(mark.tick);
       const px = Math.round(pixelOf(x));
       if (px - last >= 3) {
-        context.fillStyle = ink; context.globalAlpha = 0.35;
+        context.fillStyle = ink;
+        context.globalAlpha = 0.35;
         context.fillRect(px, top - 6, 1, height - top - bottom + 6);
         context.globalAlpha = 1;
         last = px;
@@ -249,23 +298,51 @@ function showMemoryChart() {
     const rows = kinds.map((kind, k) => [kind, curve.rows[k] ? curve.rows[k][i] : 0]).filter(([, bytes]) => bytes > 0).reverse();
     const planIndex = planned ? pointAt(planned.ticks, tick) : -1;
     tip.replaceChildren(
-      element('div', {}, element('b', {}, bytesText(curve.totals[i])), ' ', element('span', {class: 'muted'}, [
-        marks.length ? marks[marks.length - 1].label : null, `at ${countText(tick)}`, hasTime ? secondsText(curve.seconds[i]) : null,
-        planIndex >= 0 ? `plan ${planned.totals[planIndex] === curve.totals[i] ? 'the same' : bytesText(planned.totals[planIndex])}` : null].filter(Boolean).join(', '))),
-      element('table', {}, rows.map(([kind, bytes]) => element('tr', {}, element('td', {}, chip(kind), kindWord(kind)), element('td', {class: 'number'}, bytesText(bytes)),
-        element('td', {class: 'number muted'}, percentText(bytes / curve.totals[i]))))),
-      element('table', {class: 'owners'}, owners.map(block => element('tr', {}, element('td', {}, chip(kindOf(block)), moduleOf(block) || '(no module)'),
-        element('td', {class: 'muted'}, [opOf(block), phaseOf(block)].filter(Boolean).join(', ')), element('td', {class: 'number'}, bytesText(block[BYTES]))))));
+        element(
+            'div', {}, element('b', {}, bytesText(curve.totals[i])), ' ',
+            element(
+                'span', {class: 'muted'},
+                [
+                  marks.length ? marks[marks.length - 1].label : null, `at ${countText(tick)}`,
+                  hasTime ? secondsText(curve.seconds[i]) : null,
+                  planIndex >= 0 ?
+                      `plan ${planned.totals[planIndex] === curve.totals[i] ? 'the same' : bytesText(planned.totals[planIndex])}` :
+                      null
+                ].filter(Boolean)
+                    .join(', '))),
+        element(
+            'table', {},
+            rows.map(
+                ([kind, bytes]) => element(
+                    'tr', {}, element('td', {}, chip(kind), kindWord(kind)), element('td', {class: 'number'}, bytesText(bytes)),
+                    element('td', {class: 'number muted'}, percentText(bytes / curve.totals[i]))))),
+        element(
+            'table', {class: 'owners'},
+            owners.map(
+                block => element(
+                    'tr', {}, element('td', {}, chip(kindOf(block)), moduleOf(block) || '(no module)'),
+                    element('td', {class: 'muted'}, [opOf(block), phaseOf(block)].filter(Boolean).join(', ')),
+                    element('td', {class: 'number'}, bytesText(block[BYTES]))))));
     placeTip(tip, drawn.box, pixelOf(view.cursor), top + 30);
     drawn.redraw();
   }
-  function dropCursor() { view.cursor = null; tip.hidden = true; drawn.redraw(); }
+  function dropCursor() {
+    view.cursor = null;
+    tip.hidden = true;
+    drawn.redraw();
+  }
 
   const pixelOfEvent = event => event.clientX - canvas.getBoundingClientRect().left;
   canvas.addEventListener('pointerdown', event => {
     canvas.focus({preventScroll: true});
-    if (event.pointerType === 'touch') { moveCursor(pixelOfEvent(event)); return; }
-    try { canvas.setPointerCapture(event.pointerId); } catch (_) { /* events made by the self-check have no pointer */ }
+    if (event.pointerType === 'touch') {
+      moveCursor(pixelOfEvent(event));
+      return;
+    }
+    try {
+      canvas.setPointerCapture(event.pointerId);
+    } catch (_) { /* events made by the self-check have no pointer */
+    }
     view.drag = {from: clampPixel(pixelOfEvent(event)), to: clampPixel(pixelOfEvent(event))};
   });
   canvas.addEventListener('pointermove', event => {
@@ -278,24 +355,35 @@ function showMemoryChart() {
     if (drag && Math.abs(drag.to - drag.from) > 5) show(valueOf(Math.min(drag.from, drag.to)), valueOf(Math.max(drag.from, drag.to)));
     drawn.redraw();
   });
-  canvas.addEventListener('pointerleave', () => { if (!view.drag) dropCursor(); });
+  canvas.addEventListener('pointerleave', () => {
+    if (!view.drag) dropCursor();
+  });
   canvas.addEventListener('blur', dropCursor);
   canvas.addEventListener('dblclick', reset);
   canvas.addEventListener('wheel', event => {
     if (document.activeElement !== canvas && !event.ctrlKey) return;  // else the page scrolls as it should
     event.preventDefault();
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) show(view.from + span() * event.deltaX / 800, view.to + span() * event.deltaX / 800);
-    else zoom(Math.exp(event.deltaY / 400), valueOf(clampPixel(pixelOfEvent(event))));
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY))
+      show(view.from + span() * event.deltaX / 800, view.to + span() * event.deltaX / 800);
+    else
+      zoom(Math.exp(event.deltaY / 400), valueOf(clampPixel(pixelOfEvent(event))));
   }, {passive: false});
   canvas.addEventListener('keydown', event => {
     const sideways = event.key === 'ArrowLeft' ? -1 : event.key === 'ArrowRight' ? 1 : 0;
-    if (sideways && event.shiftKey) show(view.from + sideways * span() / 8, view.to + sideways * span() / 8);
-    else if (sideways) moveCursor((view.cursor === null ? drawn.width / 2 : pixelOf(view.cursor)) + sideways * 2);
-    else if (event.key === '+' || event.key === '=') zoom(0.5);
-    else if (event.key === '-') zoom(2);
-    else if (event.key === '0' || event.key === 'Home') reset();
-    else if (event.key === 'Escape') dropCursor();
-    else return;
+    if (sideways && event.shiftKey)
+      show(view.from + sideways * span() / 8, view.to + sideways * span() / 8);
+    else if (sideways)
+      moveCursor((view.cursor === null ? drawn.width / 2 : pixelOf(view.cursor)) + sideways * 2);
+    else if (event.key === '+' || event.key === '=')
+      zoom(0.5);
+    else if (event.key === '-')
+      zoom(2);
+    else if (event.key === '0' || event.key === 'Home')
+      reset();
+    else if (event.key === 'Escape')
+      dropCursor();
+    else
+      return;
     event.preventDefault();
   });
 }

@@ -1,7 +1,7 @@
 # Compiles the page's files into the room: they are read when CMake runs, and CMake runs again when one of them has changed.
 set(page_directory ${CMAKE_CURRENT_LIST_DIR})
 set(PAGE_SCRIPTS "")
-foreach(file report.html report.css base.js summary.js memory_chart.js lifetimes.js treemap.js receipt.js curves.js selftest.js main.js)
+foreach(file report.html report.css base.js summary.js memory_curve.js memory_chart.js lifetimes.js treemap.js receipt.js curves.js selftest.js main.js)
   file(READ ${page_directory}/${file} text)
   string(LENGTH "${text}" length)
   if(length GREATER 60000)

@@ -6,7 +6,7 @@
 
 namespace refrain::page {
 
-inline constexpr int kNumScripts = 9;
+inline constexpr int kNumScripts = 10;
 
 extern const std::string_view kPage, kStyle;
 extern const std::array<std::string_view, kNumScripts> kScripts;  // in the order they run

@@ -83,12 +83,14 @@ std::string without_script(const nlohmann::json& memory) {
   out += "</table>\n<h2>At the peak, by kind</h2>\n<table class=\"data\">\n";
   const nlohmann::json& kinds = memory.at("kinds");
   std::vector<std::int64_t> per_kind(kinds.size(), 0);
-  for (const nlohmann::json& block : memory.at("peak").at("blocks")) per_kind.at(block.at(2).get<std::size_t>()) += block.at(1).get<std::int64_t>();
+  for (const nlohmann::json& block : memory.at("peak").at("blocks"))
+    per_kind.at(block.at(2).get<std::size_t>()) += block.at(1).get<std::int64_t>();
   for (std::size_t k = 0; k < per_kind.size(); ++k) {
     if (per_kind[k] > 0) add_row(out, kinds[k].get<std::string>(), per_kind[k]);
   }
   out += "</table>\n<h2>By group</h2>\n<table class=\"data\">\n";
-  for (const nlohmann::json& group : memory.at("groups")) add_row(out, group.at("name").get<std::string>(), group.at("bytes").get<std::int64_t>());
+  for (const nlohmann::json& group : memory.at("groups"))
+    add_row(out, group.at("name").get<std::string>(), group.at("bytes").get<std::int64_t>());
   return out + "</table></section>\n";
 }
 

@@ -11,8 +11,12 @@ async function selfTest(parts) {
   if (hasPeak) {
     same('the curve is highest at the peak', curve.top, data.peak_bytes);
     same('the curve at the peak\'s tick is the peak', curve.totals[pointAt(curve.ticks, data.peak.tick)], data.peak_bytes);
-    for (const kind of kinds) same(`${kind} at the peak`, data.curve.bytes[kind] ? data.curve.bytes[kind][pointAt(curve.ticks, data.peak.tick)] : 0, peakOfKind(kind));
-  } else expect('the curve stays below the peak', curve.top <= data.peak_bytes, curve.top);
+    for (const kind of kinds)
+      same(
+          `${kind} at the peak`, data.curve.bytes[kind] ? data.curve.bytes[kind][pointAt(curve.ticks, data.peak.tick)] : 0,
+          peakOfKind(kind));
+  } else
+    expect('the curve stays below the peak', curve.top <= data.peak_bytes, curve.top);
   expect('ticks rise', curve.ticks.every((tick, i) => i === 0 || tick > curve.ticks[i - 1]));
   same('the tensors at the peak sum to the peak', sum(peakBlocks, block => block[BYTES]), data.peak_bytes);
   expect('reserved holds the peak', data.reserved_bytes >= data.peak_bytes, data.reserved_bytes);
@@ -42,7 +46,9 @@ async function selfTest(parts) {
   const areas = squarify([...parts.treemap.root.children.values()], 0, 0, 1000, 400);
   const covered = sum(areas, area => area.width * area.height);
   expect('the treemap fills its box', !peakBlocks.length || Math.abs(covered - 400000) < 1, covered);
-  expect('areas are as the bytes', areas.every(area => Math.abs(area.width * area.height / 400000 - area.node.bytes / data.peak_bytes) < 1e-6));
+  expect(
+      'areas are as the bytes',
+      areas.every(area => Math.abs(area.width * area.height / 400000 - area.node.bytes / data.peak_bytes) < 1e-6));
   const outer = parts.treemap.box.querySelectorAll('button.outer').length;
   expect('the treemap is drawn', outer > 0, outer);
   if (outer) {
@@ -54,13 +60,21 @@ async function selfTest(parts) {
   if (curve.ticks.length > 20) {
     memoryChart.reset();
     const {canvas} = memoryChart.drawn, box = canvas.getBoundingClientRect(), whole = memoryChart.to - memoryChart.from;
-    const pointer = (type, x) => canvas.dispatchEvent(new PointerEvent(type, {clientX: box.left + x, clientY: box.top + 120, pointerId: 1, pointerType: 'mouse', bubbles: true}));
-    const painted = () => { const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data; let count = 0; for (let i = 3; i < pixels.length; i += 4) count += pixels[i] > 0; return count; };
+    const pointer = (type, x) => canvas.dispatchEvent(
+        new PointerEvent(type, {clientX: box.left + x, clientY: box.top + 120, pointerId: 1, pointerType: 'mouse', bubbles: true}));
+    const painted = () => {
+      const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      let count = 0;
+      for (let i = 3; i < pixels.length; i += 4) count += pixels[i] > 0;
+      return count;
+    };
     memoryChart.drawn.drawNow();
     expect('the chart is painted', painted() > canvas.width * canvas.height * 0.02, painted());
     pointer('pointermove', box.width * 0.5);
     expect('the tip names owners', canvas.parentNode.querySelectorAll('.tip .owners tr').length > 0);
-    pointer('pointerdown', box.width * 0.3); pointer('pointermove', box.width * 0.6); pointer('pointerup', box.width * 0.6);
+    pointer('pointerdown', box.width * 0.3);
+    pointer('pointermove', box.width * 0.6);
+    pointer('pointerup', box.width * 0.6);
     expect('dragging zooms', memoryChart.to - memoryChart.from < whole * 0.5, memoryChart.to - memoryChart.from);
     canvas.dispatchEvent(new KeyboardEvent('keydown', {key: '0'}));
     same('0 shows all again', memoryChart.to - memoryChart.from, whole);
@@ -69,14 +83,22 @@ async function selfTest(parts) {
     expect('the wheel zooms', memoryChart.to - memoryChart.from < whole * 0.9);
     canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'Home'}));
     const began = performance.now();
-    for (let i = 0; i < 5; ++i) { memoryChart.stillKey = ''; memoryChart.drawn.drawNow(); }
+    for (let i = 0; i < 5; ++i) {
+      memoryChart.stillKey = '';
+      memoryChart.drawn.drawNow();
+    }
     lines.push(`info one drawing of ${curve.ticks.length} points takes ${((performance.now() - began) / 5).toFixed(1)} ms`);
   }
   if (planned) lines.push(`info plan and run differ by ${largestDifference()} bytes at most`);
-  expect('nothing is loaded from elsewhere', performance.getEntriesByType('resource').length === 0, performance.getEntriesByType('resource').map(entry => entry.name).join(' '));
-  expect('nothing from the data became markup', document.querySelectorAll('main b b, main script, main img, main iframe, main a, main object, main form').length === 0);
+  expect(
+      'nothing is loaded from elsewhere', performance.getEntriesByType('resource').length === 0,
+      performance.getEntriesByType('resource').map(entry => entry.name).join(' '));
+  expect(
+      'nothing from the data became markup',
+      document.querySelectorAll('main b b, main script, main img, main iframe, main a, main object, main form').length === 0);
   expect('no object is shown as text', !page.textContent.includes('[object '));
-  expect('the page does not scroll sideways', document.documentElement.scrollWidth <= window.innerWidth, document.documentElement.scrollWidth);
+  expect(
+      'the page does not scroll sideways', document.documentElement.scrollWidth <= window.innerWidth, document.documentElement.scrollWidth);
   await settled();
   expect('no error', problems.length === 0, problems.join(' | '));
   const failed = lines.filter(line => line.startsWith('FAILED')).length;
