@@ -68,6 +68,7 @@ TEST_CASE("receipt: sums are the peak's to the byte and the plan's lines are the
       config.optimizer = turn % 2 == 0 ? "sgd" : "adamw";
       config.update = turn % 4 == 3 ? "fused" : "after";
       config.accumulate = turn % 3 == 0 ? 3 : 1;
+      if (turn % 3 == 0 && turn > 0) config.accumulate_schedule = "layerwise";
       check_receipts(scratch, config, "run-" + std::to_string(turn++));
     }
   }
