@@ -53,6 +53,7 @@ CheckpointCandidate candidate_of(const ModelChoices& model, const ChainSolution&
   const std::vector<BlockPart> parts = merged(model, solution);
   CheckpointCandidate made{.replayed_flops = solution.cost};
   for (const std::size_t i : solution.choices) {
+    made.peak_estimate = std::max(made.peak_estimate, made.kept_bytes + model.choices[i].peak);
     if (model.choices[i].end < model.num_stages) made.kept_bytes += model.choices[i].kept;
   }
   if (parts.size() == 1 && parts[0].group == 0) {
@@ -75,6 +76,8 @@ std::optional<CheckpointCandidate> uniform(const ModelChoices& model, bool per_b
     solution.cost += model.choices[i].cost;
   }
   if (solution.choices.empty()) return std::nullopt;
+  std::sort(solution.choices.begin(), solution.choices.end(),
+            [&](std::size_t a, std::size_t b) { return model.choices[a].begin < model.choices[b].begin; });
   return candidate_of(model, solution);
 }
 
@@ -194,11 +197,13 @@ FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> ca
     if (always + candidates[i].kept_bytes <= budget) possible.push_back(i);
   }
   if (const FirstFit fit = plan_all(possible); fit.index >= 0) return fit;
-  // Of those that were not planned, only what may take less than the least so far can be the least.
+  // Of those that were not planned, only what may take less than the least so far can be the least. Estimates are good to a few
+  // per cent, and only the least that is named hangs on them, not what fits.
   FirstFit none;
   for (const bool is_second_look : {false, true}) {
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (is_second_look && !planned[i] && always + candidates[i].kept_bytes < none.planned.bytes) planned[i] = planned_cost(candidates[i].in(config), options);
+      const double estimate = double(always) + 0.97 * double(candidates[i].peak_estimate);
+      if (is_second_look && !planned[i] && estimate < double(none.planned.bytes)) planned[i] = planned_cost(candidates[i].in(config), options);
       if (!planned[i] || (none.least >= 0 && planned[i]->bytes >= none.planned.bytes)) continue;
       none.least = std::ptrdiff_t(i);
       none.planned = *planned[i];

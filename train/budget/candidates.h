@@ -15,6 +15,7 @@ struct CheckpointCandidate {
   std::vector<std::string> keep = {}, parts = {};
   std::int64_t replayed_flops = 0;   // of a window, as measured stage by stage
   std::int64_t kept_bytes = 0;       // by embedding and blocks when the loss is known; 0: not known
+  std::int64_t peak_estimate = 0;    // beside what exists all the time; 0: not known
 
   // The configuration with these settings instead of its own.
   Config in(Config config) const;
