@@ -85,7 +85,7 @@ Json metrics_json(const std::filesystem::path& path) {
   return out;
 }
 
-std::string quoted(std::string_view text) {
+std::string csv_field(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string out = "\"";
   for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -137,8 +137,8 @@ std::string memory_csv(const MemoryExport& what) {
   }
   std::string out = "id,bytes,kind,phase,module,op,birth,death,alive_at_peak\n";
   for (const auto& [id, block] : blocks) {
-    out += concat(id, ',', block.bytes, ',', name_of(block.tag.kind), ',', name_of(block.tag.phase), ',', quoted(block.tag.module->text), ',',
-                  quoted(block.tag.op), ',', block.birth, ',', block.death < 0 ? std::string() : std::to_string(block.death), ',',
+    out += concat(id, ',', block.bytes, ',', name_of(block.tag.kind), ',', name_of(block.tag.phase), ',', csv_field(block.tag.module->text), ',',
+                  csv_field(block.tag.op), ',', block.birth, ',', block.death < 0 ? std::string() : std::to_string(block.death), ',',
                   at_peak.contains(id) ? 1 : 0, '\n');
   }
   return out;

@@ -78,7 +78,7 @@ TEST_CASE("plan command: needs no data, no weights and no file, and says what is
   CHECK_THAT(refrain_command(scratch, "plan --help").out, Contains("--json") && Contains("--image-size"));
   CHECK_THAT(refrain_command(scratch, "plan --bacth 3").err, Contains("did you mean '--batch'?"));
   for (const char* wrong : {"plan one.toml two.toml", "plan --train-samples 0", "plan --test-samples", "plan --train-samples many", "plan nowhere.toml --device cuda",
-                            "plan --device cuda --image-size 28"}) {
+                            "plan --device tpu --image-size 28"}) {
     const Outcome outcome = refrain_command(scratch, wrong);
     INFO(wrong << ": " << outcome.err);
     CHECK((outcome.code == 2 || outcome.code == 3));
@@ -89,7 +89,7 @@ TEST_CASE("plan command: needs no data, no weights and no file, and says what is
 TEST_CASE("plan command: receipt, tensors and exports agree with the peak, and remedies with plans of their flags") {
   const ScratchDirectory scratch;
   write_config(scratch);
-  const Outcome planned = refrain_command(scratch, "plan small.toml --receipt --tensors --json --export out/memory");
+  const Outcome planned = refrain_command(scratch, "plan small.toml --receipt --tensors --json --export exported/memory");
   INFO(planned.out.substr(0, 500) << planned.err);
   REQUIRE(planned.code == 0);
   const nlohmann::json plan = nlohmann::json::parse(planned.out);
@@ -113,11 +113,11 @@ TEST_CASE("plan command: receipt, tensors and exports agree with the peak, and r
   CHECK(tensors == peak);
   CHECK(groups == peak);
   CHECK(!flags.empty());
-  const nlohmann::json memory = nlohmann::json::parse(read_text_file(scratch / "out/memory/memory.json"));
+  const nlohmann::json memory = nlohmann::json::parse(read_text_file(scratch / "exported/memory/memory.json"));
   CHECK(memory["peak_bytes"] == peak);
   CHECK(memory["title"] == "small");
   CHECK(memory["planned"] == true);
-  for (const char* file : {"memory.csv", "trace.json", "report.html"}) CHECK(fs::file_size(scratch.path() / "out/memory" / file) > 100);
+  for (const char* file : {"memory.csv", "trace.json", "report.html"}) CHECK(fs::file_size(scratch.path() / "exported/memory" / file) > 100);
 
   const Outcome text = refrain_command(scratch, "plan small.toml --receipt --tensors");
   CHECK(text.code == 0);

@@ -106,6 +106,7 @@ TEST_CASE("memory export: of a plan, JSON adds up, every block has a row, and th
     const std::string csv = memory_csv(what);
     CHECK(std::size_t(std::count(csv.begin(), csv.end(), '\n')) == plan.timeline->blocks().size() + 1);
     check_csv(csv, plan.ledger.peak_bytes());
+    CHECK_THAT(csv, Catch::Contains(",saved,forward,blocks.1.mlp.fc1,linear,") && !Catch::Contains("\""));
     check_trace(memory_trace(what));
   }
 }
