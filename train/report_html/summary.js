@@ -32,7 +32,7 @@ function sentence() {
   const made = element(
       'p', {class: 'sentence', id: 'sentence'}, `At the peak, ${percentText(share(peakOfKind(kind)))} of the bytes are `,
       isAll ? largest.name : `${kindWord(kind)}, the largest part of them those of ${largest.modules || 'no module'}`, '. ');
-  const own = bestOf(largest.remedies), best = own && isSameTraining(own) ? own : bestOf(allRemedies());
+  const own = bestOf(largest.remedies), best = own && isSameTraining(own) ? own : bestOf([...allRemedies(), ...(data.combined || [])]);
   if (!best) return made;
   const extra = extraFlopsText(best);
   made.append(

@@ -80,6 +80,8 @@ function showTreemap() {
     tip.hidden = true;
     draw();
   };
+  // In shares of the box, so that paper of another width shows all of it.
+  const across = x => x / box.clientWidth * 100 + '%', down = y => y / box.clientHeight * 100 + '%';
   function cell(place, outer) {
     const node = place.node, target = node.children.size ? node : node.parent;
     const made = element(
@@ -89,10 +91,10 @@ function showTreemap() {
           tabindex: outer ? 0 : -1,
           'aria-label': `${node.name}, ${bytesText(node.bytes)}, ${percentText(share(node.bytes))} of the peak`,
           style: {
-            left: place.x + 'px',
-            top: place.y + 'px',
-            width: Math.max(0, place.width - 1) + 'px',
-            height: Math.max(0, place.height - 1) + 'px',
+            left: across(place.x),
+            top: down(place.y),
+            width: `calc(${across(place.width)} - 1px)`,
+            height: `calc(${down(place.height)} - 1px)`,
             background: colourVariable(node.kind)
           },
           onclick: () => {
