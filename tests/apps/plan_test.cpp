@@ -122,7 +122,7 @@ TEST_CASE("plan command: receipt, tensors and exports agree with the peak, and r
   const Outcome text = refrain_command(scratch, "plan small.toml --receipt --tensors");
   CHECK(text.code == 0);
   CHECK_THAT(text.out, Contains("unknown: 0") && Contains("saved activations of blocks.*") && Contains("--precision bf16-true") && Contains(flags) &&
-                           Contains("Every tensor at the peak") && Contains("forward of linear"));
+                           Contains("Every tensor at the peak") && Contains("replay of linear"));
   CHECK_THAT(refrain_command(scratch, "plan small.toml").out, !Contains("Receipt"));
   CHECK(refrain_command(scratch, "plan small.toml --export").code == 2);
   CHECK(refrain_command(scratch, "plan small.toml --export=").code == 2);
