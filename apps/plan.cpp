@@ -21,7 +21,8 @@ constexpr std::string_view kHelp =
     "  --json               one JSON object instead of text\n"
     "  --receipt            what is alive at the peak, in groups, and what would make each smaller at which price\n"
     "  --tensors            every tensor alive at the peak: bytes, owner, birth and death\n"
-    "  --export DIR         write memory.json, memory.csv, trace.json (for ui.perfetto.dev) and report.html\n"
+    "  --export DIR         write memory.json, memory.csv, trace.json (for ui.perfetto.dev), memory.svg and report.html\n"
+    "  --title TEXT         of what --export writes [the configuration's name]\n"
     "  --rates GPU          estimate the time by the published rates of an a100, h100, h200, l4, l40s, rtx3090 or rtx4090\n"
     "  --train-samples N    samples to train on, where the data is not there to tell [60000]\n"
     "  --test-samples N     samples to test on, likewise [10000]\n"
@@ -43,7 +44,7 @@ std::int64_t count_of(const std::string& flag, const std::string& text) {
 int plan_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> rest;
   bool is_json = false, wants_receipt = false, wants_tensors = false;
-  std::string export_to, gpu;
+  std::string export_to, gpu, title;
   PlanOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -61,11 +62,11 @@ int plan_command(const std::vector<std::string>& arguments) {
     }
     const std::size_t equals = argument.find('=');
     const std::string flag = argument.substr(0, equals);
-    if (flag == "--train-samples" || flag == "--test-samples" || flag == "--export" || flag == "--rates") {
+    if (flag == "--train-samples" || flag == "--test-samples" || flag == "--export" || flag == "--rates" || flag == "--title") {
       check(equals != std::string::npos || i + 1 < arguments.size(), flag, ": expected a value after it");
       const std::string value = equals != std::string::npos ? argument.substr(equals + 1) : arguments[++i];
-      if (flag == "--rates") {
-        gpu = value;
+      if (flag == "--rates" || flag == "--title") {
+        (flag == "--rates" ? gpu : title) = value;
         continue;
       }
       if (flag == "--export") {
@@ -95,8 +96,12 @@ int plan_command(const std::vector<std::string>& arguments) {
     receipt = make_receipt(*plan.timeline, plan.ledger.peak_bytes());
     if (wants_receipt || !export_to.empty()) remedies = plan_remedies(config, options, plan, receipt);
   }
-  if (!export_to.empty()) export_memory(export_to, {.title = path.empty() ? plan.config.preset.empty() ? plan.config.model : plan.config.preset : std::filesystem::path(path).stem().string(), .config = plan.config, .reserved_bytes = plan.reserved_bytes,
-                                                    .timeline = *plan.timeline, .receipt = receipt, .remedies = remedies});
+  if (!export_to.empty()) {
+    if (title.empty()) title = path.empty() ? plan.config.preset : std::filesystem::path(path).stem().string();
+    if (title.empty()) title = plan.config.model;
+    export_memory(export_to, {.title = title, .config = plan.config, .reserved_bytes = plan.reserved_bytes, .timeline = *plan.timeline,
+                              .receipt = receipt, .remedies = remedies});
+  }
   if (is_json) {
     std::cout << plan_json(plan, wants_receipt || wants_tensors ? &receipt : nullptr, remedies);
     return kDone;
@@ -105,7 +110,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   std::cout << plan_report(plan);
   if (wants_receipt) std::cout << "\n" << receipt_text(receipt, remedies);
   if (wants_tensors) std::cout << "\n" << receipt_lines_text(receipt);
-  if (!export_to.empty()) std::cout << "\nWrote memory.json, memory.csv, trace.json and report.html into " << export_to << "\n";
+  if (!export_to.empty()) std::cout << "\nWrote memory.json, memory.csv, trace.json, memory.svg and report.html into " << export_to << "\n";
   return kDone;
 }
 

@@ -4,6 +4,7 @@
 #include <refrain/core/io/file.h>
 #include <refrain/train/config_keys.h>
 #include <refrain/train/memory_blocks.h>
+#include <refrain/train/memory_svg.h>
 #include <refrain/train/remedies_json.h>
 #include <refrain/train/report_html/report_html.h>
 
@@ -150,6 +151,7 @@ void export_memory(const std::filesystem::path& directory, const MemoryExport& w
   write_file_atomically(directory / "memory.json", json);
   write_file_atomically(directory / "memory.csv", memory_csv(what));
   write_file_atomically(directory / "trace.json", memory_trace(what));
+  write_file_atomically(directory / "memory.svg", memory_svg(what.timeline, what.title));
   write_file_atomically(directory / "report.html", report_html(json));
 }
 

@@ -33,7 +33,7 @@ std::string memory_csv(const MemoryExport& what);
 // A counter track per kind, a slice per part of the program, and a slice per block in a group per kind.
 std::string memory_trace(const MemoryExport& what);
 
-// Writes memory.json, memory.csv, trace.json and report.html into the directory, which is made.
+// Writes memory.json, memory.csv, trace.json, memory.svg and report.html into the directory, which is made.
 void export_memory(const std::filesystem::path& directory, const MemoryExport& what);
 
 }  // namespace refrain
