@@ -5,6 +5,7 @@
 #include <refrain/core/io/file.h>
 #include <refrain/train/ladder.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <iostream>
@@ -79,6 +80,9 @@ int ladder_command(const std::vector<std::string>& arguments) {
       fail("expected one rung, got '", rung, "' and '", argument, "'");
   }
   check(!is_run || !rung.empty(), "--run: expected the name of a rung, such as \"+ SGD\"");
+  const std::vector<LadderColumn>& columns = ladder_columns();
+  check(std::any_of(columns.begin(), columns.end(), [&](const LadderColumn& each) { return each.name == column; }),
+        "--column: expected plain, A, layerwise, B, C or budget, got '", column, "'");
   const std::vector<LadderRung> ladder = plan_ladder(rung);
   if (!html.empty()) write_file_atomically(html, ladder_html(ladder));
   if (is_run) {
