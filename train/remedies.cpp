@@ -165,13 +165,15 @@ class Planner {
     return remedy;
   }
 
-  // What fits alone need not fit together.
+  // What is accepted alone need not be together, and not everything fits into a memory_budget.
   std::optional<Plan> plan_if_accepted(const Flags& flags, bool counts_work) const {
     PlanOptions options = options_;
     options.work = counts_work;
     try {
       return plan_training(with_flags(config_, flags), options);
     } catch (const InvalidArgument&) {
+      return {};
+    } catch (const OutOfMemory&) {
       return {};
     }
   }
