@@ -9,12 +9,17 @@ namespace refrain {
 LayoutScope::LayoutScope(const Config& config, const Device& device) : device_(device) {
   if (config.packing != "plan" || device.live_count() > 0) return;
   try {
-    if (const Plan plan = plan_training(config); plan.layout) device.set_placement(follow(plan.layout));
+    if (const Plan plan = plan_training(config); plan.layout) {
+      device.set_placement(follow(plan.layout));
+      is_set_ = true;
+    }
   } catch (const Error&) {
     // What cannot be planned cannot be run either, and the run says why with the data at hand.
   }
 }
 
-LayoutScope::~LayoutScope() { device_.set_placement(nullptr); }
+LayoutScope::~LayoutScope() {
+  if (is_set_) device_.set_placement(nullptr);
+}
 
 }  // namespace refrain

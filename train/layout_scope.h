@@ -16,6 +16,7 @@ class LayoutScope {
 
  private:
   Device device_;
+  bool is_set_ = false;
 };
 
 }  // namespace refrain
