@@ -47,7 +47,7 @@ function showMemoryChart() {
         onclick: () => {
           view.byTime = !view.byTime;
           timeButton.setAttribute('aria-pressed', String(view.byTime));
-          reset();
+          chooser.dispatchEvent(new Event('change'));
         }
       },
       'by time');

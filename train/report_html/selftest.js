@@ -82,6 +82,15 @@ async function selfTest(parts) {
     canvas.dispatchEvent(new WheelEvent('wheel', {deltaY: -200, clientX: box.left + 300, ctrlKey: true, cancelable: true}));
     expect('the wheel zooms', memoryChart.to - memoryChart.from < whole * 0.9);
     canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'Home'}));
+    const byTime = [...document.querySelectorAll('.controls button')].find(button => button.textContent === 'by time');
+    if (byTime) {
+      byTime.click();
+      memoryChart.drawn.drawNow();
+      expect('by time the last moment is the last second', memoryChart.to === curve.seconds[curve.seconds.length - 1], memoryChart.to);
+      expect('by time it is painted', painted() > canvas.width * canvas.height * 0.02, painted());
+      byTime.click();
+    }
+    same('back by allocations all is shown', memoryChart.to - memoryChart.from, whole);
     const began = performance.now();
     for (let i = 0; i < 5; ++i) {
       memoryChart.stillKey = '';
