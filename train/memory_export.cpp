@@ -68,7 +68,8 @@ Json metrics_json(const std::filesystem::path& path) {
   if (path.empty() || !std::filesystem::exists(path, error)) return nullptr;
   constexpr const char* kColumns[] = {"loss", "lr", "grad_norm", "samples_per_second"};
   Json out = Json::object();
-  for (const char* column : {"step", "loss", "lr", "grad_norm", "samples_per_second", "test_step", "test_accuracy", "test_loss"}) out[column] = Json::array();
+  for (const char* column : {"step", "loss", "lr", "grad_norm", "samples_per_second", "test_step", "test_accuracy", "test_loss"})
+    out[column] = Json::array();
   std::istringstream lines(read_text_file(path));
   for (std::string line; std::getline(lines, line);) {
     const Json row = Json::parse(line, nullptr, false);

@@ -91,7 +91,8 @@ std::string memory_trace(const MemoryExport& what) {
   add_counters(memory_curve(what.timeline), events);
   add_parts(what.timeline, events);
   add_blocks(what.timeline, events);
-  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return std::pair(a.tick, a.order) < std::pair(b.tick, b.order); });
+  std::stable_sort(events.begin(), events.end(),
+                   [](const Event& a, const Event& b) { return std::pair(a.tick, a.order) < std::pair(b.tick, b.order); });
 
   Json list = Json::array();
   list.push_back(named("process_name", kProgramProcess, what.title + ": program"));

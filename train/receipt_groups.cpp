@@ -104,14 +104,18 @@ ReceiptGroups::ReceiptGroups(std::span<const PeakEntry> peak) {
   }
   cut.count();
   const auto at_least = [&](double share) { return std::max<std::int64_t>(1, std::int64_t(share * double(total))); };
-  const auto num_large = [&] { return std::size_t(std::count_if(cut.groups.begin(), cut.groups.end(), [&](const auto& g) { return g.second >= at_least(kLeastShare); })); };
+  const auto num_large = [&] {
+    const auto is_large = [least = at_least(kLeastShare)](const auto& group) { return group.second >= least; };
+    return std::size_t(std::count_if(cut.groups.begin(), cut.groups.end(), is_large));
+  };
   // The largest first, as long as the list stays one to be read at a glance.
   std::map<std::pair<MemoryKind, Path>, bool> is_tried;
   while (num_large() < kMostGroups) {
     const std::pair<const std::pair<MemoryKind, Path>, std::int64_t>* largest = nullptr;
-    for (const auto& group : cut.groups)
-      if (is_divisible(group.first.first) && !is_tried[group.first] && group.second >= at_least(kLargeShare) && (!largest || group.second > largest->second))
-        largest = &group;
+    for (const auto& group : cut.groups) {
+      const bool is_candidate = is_divisible(group.first.first) && !is_tried[group.first] && group.second >= at_least(kLargeShare);
+      if (is_candidate && (!largest || group.second > largest->second)) largest = &group;
+    }
     if (!largest) break;
     const auto key = largest->first;
     is_tried[key] = true;
@@ -138,7 +142,8 @@ ReceiptGroups::ReceiptGroups(std::span<const PeakEntry> peak) {
       return other.first.first == k && other.first.second.size() > p.size() && !p.empty() && begins_with(other.first.second, p);
     });
     const std::string modules = joined(path);
-    found.push_back({bytes, {concat(plural_of(kind), modules.empty() ? " outside modules" : " of ", modules, has_parts ? ", rest" : ""), kind, modules, false, path}});
+    const std::string name = concat(plural_of(kind), modules.empty() ? " outside modules" : " of ", modules, has_parts ? ", rest" : "");
+    found.push_back({bytes, {name, kind, modules, false, path}});
     rest -= bytes;
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

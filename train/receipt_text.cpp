@@ -22,7 +22,8 @@ std::string work_text(double share) {
 std::string remedy_row(const Remedy& remedy, std::int64_t group_bytes) {
   char text[400];
   const std::string group = group_bytes >= 0 ? concat(bytes_text(group_bytes), " of it left, ") : "";
-  std::snprintf(text, sizeof text, "      %-52s saves %s, peak %s, %s%s, %s\n", remedy.flags_text().c_str(), bytes_text(remedy.saved_bytes).c_str(), bytes_text(remedy.peak_bytes).c_str(), group.c_str(),
+  std::snprintf(text, sizeof text, "      %-52s saves %s, peak %s, %s%s, %s\n", remedy.flags_text().c_str(),
+                bytes_text(remedy.saved_bytes).c_str(), bytes_text(remedy.peak_bytes).c_str(), group.c_str(),
                 work_text(remedy.extra_flops_share).c_str(), std::string(name_of(remedy.effect)).c_str());
   return text;
 }

@@ -99,7 +99,9 @@ void add_micro_batches(const Config& config, std::vector<Candidate>& out) {
 }
 
 void add_results(const Config& config, std::vector<Candidate>& out) {
-  const auto add = [&](const std::string& name, const Flags& flags, std::string_view family) { out.push_back({name, flags, RemedyEffect::results, family}); };
+  const auto add = [&](const std::string& name, const Flags& flags, std::string_view family) {
+    out.push_back({name, flags, RemedyEffect::results, family});
+  };
   if (config.precision == "32-true") add("bf16 activations, f32 weights", {"--precision", "bf16-mixed"}, kPrecision);
   if (config.precision != "bf16-true") add("everything in bf16", {"--precision", "bf16-true"}, kPrecision);
   const bool is_adam = config.optimizer == "adam" || config.optimizer == "adamw";
