@@ -83,7 +83,10 @@ Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), by
   older_ = state.newest;
   if (older_ != nullptr) older_->younger_ = this;
   state.newest = this;
-  if (state.timeline) state.timeline->add({.id = birth_, .bytes = bytes, .offset = offset_, .tag = tag_}, bytes > 0 && state.ledger.is_at_peak());
+  if (state.timeline) {
+    const bool is_peak = bytes > 0 && state.ledger.is_at_peak();
+    state.timeline->add({.id = birth_, .bytes = bytes, .offset = offset_, .tag = tag_}, is_peak);
+  }
   if (std::byte* base = state.range->base()) data_ = base + offset_;
   mark_owned(data_, bytes_);
 }

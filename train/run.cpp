@@ -59,7 +59,8 @@ void apply_process_settings(const Config& config, const Device& device) {
     device.set_memory_limit(config.memory_limit.value, "memory_limit");
   } else {
     // So that an exception comes before the kernel's kill.
-    const std::int64_t reserved = device.reserved_bytes(), free = std::min(available_memory(), std::numeric_limits<std::int64_t>::max() - reserved);
+    const std::int64_t reserved = device.reserved_bytes();
+    const std::int64_t free = std::min(available_memory(), std::numeric_limits<std::int64_t>::max() - reserved);
     device.set_memory_limit(std::max<std::int64_t>(reserved + free, 1), "what system and control group had free at the start");
   }
 }
@@ -228,7 +229,8 @@ void write_summary(const Run& run, const RunResult& result) {
   json["threads"] = num_threads();
   json["seed"] = run.config.seed;
   json["version"] = version();
-  write_file_atomically(run.run_dir / "report.txt", peak_report(ledger, run.device.reserved_bytes()) + outside_arena_report(run.outside_at_start, outside_at_peak));
+  write_file_atomically(run.run_dir / "report.txt",
+                        peak_report(ledger, run.device.reserved_bytes()) + outside_arena_report(run.outside_at_start, outside_at_peak));
   write_file_atomically(run.run_dir / "summary.json", json.dump(2) + "\n");
 }
 

@@ -208,7 +208,8 @@ TEST_CASE("steps: after the first of each kind the arena does not grow, packed o
         config.run_dir = scratch / (std::string(packing) + checkpoint + std::to_string(accumulate));
         const Device device = Device::new_cpu();
         std::vector<std::int64_t> after_epoch;
-        run_training(config, {.device = device}, {.on_evaluation = [&](std::int64_t, double, const Evaluation&) { after_epoch.push_back(device.reserved_bytes()); }});
+        const auto note = [&](std::int64_t, double, const Evaluation&) { after_epoch.push_back(device.reserved_bytes()); };
+        run_training(config, {.device = device}, {.on_evaluation = note});
         REQUIRE(after_epoch.size() == 6);
         // The first epoch holds each kind of step once, the evaluation too; the second meets the arena as the first has left it.
         const std::size_t settled = std::string(packing) == "plan" ? 0 : 1;

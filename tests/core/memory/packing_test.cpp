@@ -177,7 +177,9 @@ TEST_CASE("arena: random blocks at given and at free offsets never overlap") {
   std::vector<std::pair<std::int64_t, std::int64_t>> live;
   std::int64_t sum = 0, refused = 0, granted = 0;
   const auto meets = [&](std::int64_t offset, std::int64_t bytes) {
-    return std::any_of(live.begin(), live.end(), [&](const auto& b) { return offset < b.first + Arena::rounded(b.second) && b.first < offset + Arena::rounded(bytes); });
+    return std::any_of(live.begin(), live.end(), [&](const auto& b) {
+      return offset < b.first + Arena::rounded(b.second) && b.first < offset + Arena::rounded(bytes);
+    });
   };
   for (std::uint64_t i = 0; i < 6000; ++i) {
     const std::uint32_t what = key.word(4 * i) % 10;
