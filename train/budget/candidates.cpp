@@ -167,47 +167,75 @@ PlannedCost planned_cost(const Config& config, const PlanOptions& options) {
   static Cache<PlannedCost> cache;
   return cache.get(key_of(config, options), [&] {
     const Plan plan = plan_training(config, {.num_train = options.num_train, .num_test = options.num_test});
-    PlannedCost cost{.bytes = plan.reserved_bytes, .step = plan.step.total, .flops = plan.run.total.flops, .replayed_flops = plan.run.replay.flops};
-    for (const MemoryKind kind : {MemoryKind::parameter, MemoryKind::optimizer_state, MemoryKind::input})
-      cost.always_bytes += plan.ledger.peak_per_kind()[std::size_t(kind)];
-    return cost;
+    return PlannedCost{.bytes = plan.reserved_bytes, .step = plan.step.total, .flops = plan.run.total.flops, .replayed_flops = plan.run.replay.flops};
   });
 }
+
+namespace {
+
+// The most bytes that tensors ask for at a time, without packing and counting of work: a third of a plan's time. The arena holds
+// no less, however blocks are laid out.
+struct LeastReserved {
+  std::int64_t bytes = 0;
+  std::int64_t always_bytes = 0;  // of parameters, optimizer state and inputs, which exist all the time
+};
+
+LeastReserved least_reserved(const Config& config, const PlanOptions& options) {
+  static Cache<LeastReserved> cache;
+  return cache.get(key_of(config, options), [&] {
+    const Plan plan = plan_training(config, {.num_train = options.num_train, .num_test = options.num_test, .work = false, .is_packed = false});
+    LeastReserved least{.bytes = plan.ledger.peak_bytes()};
+    for (const MemoryKind kind : {MemoryKind::parameter, MemoryKind::optimizer_state, MemoryKind::input})
+      least.always_bytes += plan.ledger.peak_per_kind()[std::size_t(kind)];
+    return least;
+  });
+}
+
+}  // namespace
 
 FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> candidates, std::int64_t budget, const PlanOptions& options) {
   check(!candidates.empty(), "budget: there is nothing to choose from");
   std::vector<std::optional<PlannedCost>> planned(candidates.size());
-  const auto plan_all = [&](const std::vector<std::size_t>& which) {
-    for (std::size_t i = 0; i < which.size(); i += 2) {
-      std::future<PlannedCost> other;
-      if (i + 1 < which.size()) other = std::async(std::launch::async, [&, j = which[i + 1]] { return planned_cost(candidates[j].in(config), options); });
-      planned[which[i]] = planned_cost(candidates[which[i]].in(config), options);
-      if (other.valid()) planned[which[i + 1]] = other.get();
-      for (std::size_t k = i; k < std::min(i + 2, which.size()); ++k) {
-        if (planned[which[k]]->bytes <= budget) return FirstFit{std::ptrdiff_t(which[k]), *planned[which[k]], -1};
-      }
-    }
-    return FirstFit{};
+  std::vector<std::int64_t> least(candidates.size(), 0);  // that each can take; 0: not known
+  const auto plan_exactly = [&](std::size_t i) {
+    if (!planned[i]) planned[i] = planned_cost(candidates[i].in(config), options);
+    return planned[i]->bytes <= budget;
   };
   // The cheapest one tells what exists all the time, under every candidate alike.
-  if (const FirstFit first = plan_all({0}); first.index == 0) return first;
-  const std::int64_t always = planned[0]->always_bytes;
+  const LeastReserved first = least_reserved(candidates[0].in(config), options);
+  least[0] = first.bytes;
+  if (first.bytes <= budget && plan_exactly(0)) return {0, *planned[0], -1};
+  const std::int64_t always = first.always_bytes;
   std::vector<std::size_t> possible;
   for (std::size_t i = 1; i < candidates.size(); ++i) {
     if (always + candidates[i].kept_bytes <= budget) possible.push_back(i);
   }
-  if (const FirstFit fit = plan_all(possible); fit.index >= 0) return fit;
-  // Of those that were not planned, only what may take less than the least so far can be the least. Estimates are good to a few
-  // per cent, and only the least that is named hangs on them, not what fits.
-  FirstFit none;
-  for (const bool is_second_look : {false, true}) {
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const double estimate = double(always) + 0.97 * double(candidates[i].peak_estimate);
-      if (is_second_look && !planned[i] && estimate < double(none.planned.bytes)) planned[i] = planned_cost(candidates[i].in(config), options);
-      if (!planned[i] || (none.least >= 0 && planned[i]->bytes >= none.planned.bytes)) continue;
-      none.least = std::ptrdiff_t(i);
-      none.planned = *planned[i];
+  for (std::size_t i = 0; i < possible.size(); i += 2) {
+    const std::size_t end = std::min(i + 2, possible.size());
+    std::future<LeastReserved> other;
+    if (i + 1 < end) other = std::async(std::launch::async, [&, j = possible[i + 1]] { return least_reserved(candidates[j].in(config), options); });
+    least[possible[i]] = least_reserved(candidates[possible[i]].in(config), options).bytes;
+    if (other.valid()) least[possible[i + 1]] = other.get().bytes;
+    for (std::size_t k = i; k < end; ++k) {
+      if (least[possible[k]] <= budget && plan_exactly(possible[k])) return {std::ptrdiff_t(possible[k]), *planned[possible[k]], -1};
     }
+  }
+  // Nothing is within. What may be the least is found by estimates, good to a few per cent: only the least that is named hangs on
+  // them, not what fits.
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (planned[i]) order.emplace_back(0, i);
+    else if (least[i] > 0) order.emplace_back(double(least[i]), i);
+    else order.emplace_back(double(always) + 0.97 * double(candidates[i].peak_estimate), i);
+  }
+  std::sort(order.begin(), order.end());
+  FirstFit none;
+  for (const auto& [estimate, i] : order) {
+    if (none.least >= 0 && estimate >= double(none.planned.bytes)) continue;
+    plan_exactly(i);
+    if (none.least >= 0 && planned[i]->bytes >= none.planned.bytes) continue;
+    none.least = std::ptrdiff_t(i);
+    none.planned = *planned[i];
   }
   return none;
 }

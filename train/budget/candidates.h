@@ -33,7 +33,6 @@ std::vector<CheckpointCandidate> checkpoint_candidates(const Config& config, con
 // What a training takes from the system, and what it costs.
 struct PlannedCost {
   std::int64_t bytes = 0;            // reserved by the arena
-  std::int64_t always_bytes = 0;     // of parameters, optimizer state and inputs, which exist all the time
   Cost step;                         // of a whole window with its update
   double flops = 0, replayed_flops = 0;  // of all steps
   double extra_flops_share() const { return flops > replayed_flops ? replayed_flops / (flops - replayed_flops) : 0; }
@@ -53,8 +52,9 @@ struct FirstFit {
 // A lower budget never gets a higher peak. Let candidate c be the first within budget B, and B' < B. All candidates within B' are
 // within B, so none before c is. If c is within B' it is the first again; if not, what is taken has at most B' bytes, and c more.
 //
-// Candidates that cannot be within are not planned: what parameters, optimizer state and inputs take plus what the candidate keeps
-// until the loss is known exists at the same time, and the arena holds at least that. Two are planned at a time.
+// Candidates that cannot be within are not planned to the end: what parameters, optimizer state and inputs take plus what the
+// candidate keeps until the loss is known exists at the same time, and the arena holds at least that; nor can it hold less than
+// the tensors' own peak, which is planned first, without packing. Two are planned at a time.
 FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> candidates, std::int64_t budget, const PlanOptions& options = {});
 
 }  // namespace refrain

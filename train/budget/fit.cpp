@@ -10,6 +10,7 @@ namespace refrain {
 namespace {
 
 constexpr std::size_t kMostCuts = 8;
+constexpr std::int64_t kMostLayerwise = 16;  // micro-batches: a plan runs, and packs, all of them, which takes seconds for more
 
 bool is_accepted(const Config& config) {
   try {
@@ -71,6 +72,7 @@ struct Search {
       if (options.schedule) other.accumulate_schedule = schedule;
       if (options.update) other.update = update;
       if (other == config || !is_accepted(other)) return false;
+      if (other.accumulate_schedule != config.accumulate_schedule && other.accumulate > kMostLayerwise) return false;
       look(other);
       return true;
     };
