@@ -9,6 +9,10 @@ namespace refrain {
 
 namespace {
 
+// Beyond this packing would take more than about a second. So many blocks are small beside the whole, and the arena packs them
+// within a percent by itself.
+constexpr std::int64_t kMostWork = 20'000'000;
+
 bool is_lasting(MemoryKind kind) { return kind == MemoryKind::parameter || kind == MemoryKind::optimizer_state || kind == MemoryKind::input; }
 
 // One list of a layout, from its first entry to its last.
@@ -120,6 +124,7 @@ Layout LayoutRecorder::pack() const {
       if (list != nullptr) list->push_back({bytes, -1});
     }
   }
+  if (packing_work(packed) > kMostWork) return {};
   layout.bound = layout.end + packing_bound(packed);
   layout.end = refrain::pack(packed, layout.end);
   for (std::size_t i = 0; i < packed.size(); ++i)

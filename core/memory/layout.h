@@ -36,7 +36,8 @@ void begin_section(const Device& device, std::string_view key);
 class LayoutRecorder {
  public:
   explicit LayoutRecorder(const Device& device);
-  // Packs what has happened up to now: of sections with the same key the last one.
+  // Packs what has happened up to now: of sections with the same key the last one. An empty layout, which leaves all to the
+  // arena, where there are so many blocks that packing would take long.
   Layout pack() const;
 
  private:

@@ -90,17 +90,37 @@ std::int64_t place_in_order(std::span<PackedBlock> blocks, const std::vector<std
 
 }  // namespace
 
-std::int64_t packing_bound(std::span<const PackedBlock> blocks) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> changes;  // deaths come before births of the same time
+namespace {
+
+// Births and deaths in their order, each with size_of(block) that comes or goes; deaths come before births of the same time.
+template <class Size>
+std::vector<std::pair<std::int64_t, std::int64_t>> changes_of(std::span<const PackedBlock> blocks, Size&& size_of) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> changes;
   for (const PackedBlock& block : blocks) {
     if (block.death <= block.birth) continue;
-    changes.emplace_back(block.birth, Arena::rounded(block.bytes));
-    changes.emplace_back(block.death, -Arena::rounded(block.bytes));
+    changes.emplace_back(block.birth, size_of(block));
+    changes.emplace_back(block.death, -size_of(block));
   }
   std::sort(changes.begin(), changes.end());
+  return changes;
+}
+
+}  // namespace
+
+std::int64_t packing_bound(std::span<const PackedBlock> blocks) {
   std::int64_t live = 0, most = 0;
-  for (const auto& [time, bytes] : changes) most = std::max(most, live += bytes);
+  for (const auto& [time, bytes] : changes_of(blocks, [](const PackedBlock& block) { return Arena::rounded(block.bytes); }))
+    most = std::max(most, live += bytes);
   return most;
+}
+
+std::int64_t packing_work(std::span<const PackedBlock> blocks) {
+  std::int64_t live = 0, pairs = 0;
+  for (const auto& [time, count] : changes_of(blocks, [](const PackedBlock&) { return std::int64_t{1}; })) {
+    if (count > 0) pairs += live;
+    live += count;
+  }
+  return pairs;
 }
 
 std::int64_t pack(std::span<PackedBlock> blocks, std::int64_t base) {
