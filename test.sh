@@ -63,5 +63,15 @@ for program in build/"$preset"/tests/test_*; do
   passed=$((passed + ok)); failed=$((failed + bad))
 done
 
+# The page of a report in a headless browser, once and not under every sanitizer; skipped where there is no browser.
+skipped=0
+if [ "$preset" = test ]; then
+  tests/browser/report_test.sh "build/$preset/apps/refrain" | tee "$log" || true
+  passed=$((passed + $(grep -c '^ok ' "$log" || true)))
+  failed=$((failed + $(grep -c '^FAILED ' "$log" || true)))
+  skipped=$(grep -c '^skipped ' "$log" || true)
+fi
+
+[ "$skipped" -eq 0 ] || echo "$skipped skipped"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
