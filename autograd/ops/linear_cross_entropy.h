@@ -8,8 +8,10 @@
 namespace refrain {
 
 struct LinearCrossEntropy {
-  Tensor loss;               // as cross_entropy() gives it
-  std::int64_t correct = 0;  // rows whose largest logit (the first of equals) is at the target; 0 on a plan device
+  Tensor loss;  // as cross_entropy() gives it
+  // Rows whose largest logit (the first of equals) is at the target; 0 on a plan device, and in a region's replay, which
+  // does not count again.
+  std::int64_t correct = 0;
 };
 
 // cross_entropy(linear(hidden, weight, bias), targets, options) and count_correct() of the same logits, computed for

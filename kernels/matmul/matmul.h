@@ -59,8 +59,8 @@ Cost cost(const LinearBackwardInput&);
 void run(Cpu, const LinearBackwardInput&);
 
 // out[N, K] = grad_outᵀ x + beta out and grad_bias[N] = sum of grad_out over its rows: the gradients of linear's weight and
-// bias, both of grad_out's dtype or f32. With a beta that is not 0
-// out is of the sums' type: parts are rounded once, in the end. grad_bias is always written.
+// bias, both of grad_out's dtype or f32. With a beta that is not 0 out is of the sums' type: parts are rounded once, in the
+// end. grad_bias is always written.
 struct LinearBackwardWeight {
   static constexpr std::string_view name = "linear_backward_weight";
   In grad_out, x;
