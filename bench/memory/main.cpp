@@ -123,7 +123,8 @@ void measure(const Case& c, int num_rounds) {
   }
   const double step_seconds = median(off), ledger = double(births) * ledger_seconds_per_block(200);
   std::cout << c.name << ": " << births << " allocations a step; step " << 1e3 * step_seconds << " ms, with a timeline " << 1e3 * median(on)
-            << " ms; timeline " << 100 * median(share) << " % (median of " << num_rounds << " pairs), " << 100 * double(births) * timeline_seconds_per_block() / step_seconds << " % by its cost per block; ledger "
+            << " ms; timeline " << 100 * median(share) << " % (median of " << num_rounds << " pairs), "
+            << 100 * double(births) * timeline_seconds_per_block() / step_seconds << " % by its cost per block; ledger "
             << 100 * ledger / step_seconds << " %" << std::endl;
 }
 
@@ -147,8 +148,8 @@ int main(int count, char** words) {
   large.depth = 12;
   large.num_heads = 6;
   const double ns = 1e9;
-  std::cout << num_threads() << " threads; of one block's birth and death: ledger " << ns * ledger_seconds_per_block(200) << " ns, timeline "
-            << ns * timeline_seconds_per_block() << " ns more" << std::endl;
+  std::cout << num_threads() << " threads; of one block's birth and death: ledger " << ns * ledger_seconds_per_block(200)
+            << " ns, timeline " << ns * timeline_seconds_per_block() << " ns more" << std::endl;
   measure({"small ViT, batch 64", small, 64, CheckpointKind::none}, 4 * rounds);
   measure({"small ViT, batch 64, a region per block", small, 64, CheckpointKind::block}, 4 * rounds);
   measure({"ViT-S/16, batch 4, a region per block", large, 4, CheckpointKind::block}, rounds);

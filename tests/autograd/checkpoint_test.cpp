@@ -274,8 +274,10 @@ TEST_CASE("checkpoint: a replay that does something else names op and module") {
   const std::string other_shape = replay_error([](const Tensor& v, int run) { return sin(slice(v, 0, 0, run == 0 ? 3 : 2)); });
   CHECK(other_shape.find("[2]") != std::string::npos);
   CHECK(other_shape.find("[3]") != std::string::npos);
-  CHECK(replay_error([](const Tensor& v, int run) { return run == 0 ? sin(sin(v)) : sin(v); }).find("ended after 1 ops") != std::string::npos);
-  CHECK(replay_error([](const Tensor& v, int run) { return run == 0 ? sin(v) : sin(sin(v)); }).find("after the last op") != std::string::npos);
+  CHECK(replay_error([](const Tensor& v, int run) { return run == 0 ? sin(sin(v)) : sin(v); }).find("ended after 1 ops") !=
+        std::string::npos);
+  CHECK(replay_error([](const Tensor& v, int run) { return run == 0 ? sin(v) : sin(sin(v)); }).find("after the last op") !=
+        std::string::npos);
   clear_grad(x);
   backward(sum(x * 2.0));  // the tape and the thread's context are as before
   CHECK(grad_of(x).to_vector<double>() == std::vector<double>(3, 2));
@@ -306,7 +308,8 @@ TEST_CASE("checkpoint: certificate mode names the op whose bits changed") {
 TEST_CASE("checkpoint: exceptions in forward and in replay leave the tape usable") {
   const Tensor x = leaf({3}, 1);
   const std::int64_t before = tape_size();
-  CHECK_THROWS_AS(checkpoint([](const Tensor& v) -> Tensor { throw std::runtime_error(concat("forward ", sin(v).shape())); }, x), std::runtime_error);
+  CHECK_THROWS_AS(checkpoint([](const Tensor& v) -> Tensor { throw std::runtime_error(concat("forward ", sin(v).shape())); }, x),
+                  std::runtime_error);
   CHECK(tape_size() == before);
   bool is_first = true;
   {

@@ -105,7 +105,8 @@ Tensor run_step(const Step& step, const std::vector<Tensor>& values, const Leave
 
 // Appends the values of steps [begin, end), cut at random into plain steps and regions. The cuts come from dice rolled
 // ahead of time, so that a replay cuts alike.
-void run_steps(const Program& program, const Leaves& leaves, std::vector<Tensor>& values, int begin, int end, std::uint64_t cut_seed, int depth) {
+void run_steps(const Program& program, const Leaves& leaves, std::vector<Tensor>& values, int begin, int end, std::uint64_t cut_seed,
+               int depth) {
   Dice dice(cut_seed);
   for (int at = begin; at < end;) {
     const int length = 1 + dice.below(end - at);

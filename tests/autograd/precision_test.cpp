@@ -46,8 +46,8 @@ TEST_CASE("precision: the table names each op once, and unknown ops follow their
 }
 
 TEST_CASE("precision: docs/numerics.md lists every op of the table in the row of its rule") {
-  const std::map<OpPrecision, std::string> words{{OpPrecision::compute, "compute:"}, {OpPrecision::writes, "writes:"}, {OpPrecision::f32, "f32:"},
-                                                 {OpPrecision::inputs, "inputs:"}};
+  const std::map<OpPrecision, std::string> words{
+      {OpPrecision::compute, "compute:"}, {OpPrecision::writes, "writes:"}, {OpPrecision::f32, "f32:"}, {OpPrecision::inputs, "inputs:"}};
   const std::string page = read_text_file(REFRAIN_SOURCE_DIR "/docs/numerics.md");
   std::istringstream lines(page.substr(page.find("| ops | in a mixed mode |")));
   std::map<std::string, std::string> rule_of;  // op -> first word of its row's second column

@@ -20,7 +20,8 @@ namespace {
 
 class ToyStage : public Stage {
  public:
-  ToyStage(std::string name, bool is_block, int salt) : weight(test_values({6, 6}, DType::f64, salt)), name_(std::move(name)), is_block_(is_block) {
+  ToyStage(std::string name, bool is_block, int salt)
+      : weight(test_values({6, 6}, DType::f64, salt)), name_(std::move(name)), is_block_(is_block) {
     set_requires_grad(weight);
   }
   Tensor forward(const Tensor& hidden, const SideInputs&) override {
@@ -71,7 +72,8 @@ std::vector<ChainPart> random_parts(std::mt19937& random, std::size_t begin, std
     ChainPart part = bare(begin, begin + 1 + draw(end - begin));
     part.is_region = draw(3) != 0 && begin > 0 && part.end < num_stages;
     if (depth > 0 && draw(2) == 0) part.parts = random_parts(random, part.begin, part.end, num_stages, depth - 1);
-    else if (part.is_region && draw(2) == 0) part.keep = draw(2) == 0 ? std::vector<std::string>{"matmul"} : std::vector<std::string>{"gelu", "dropout"};
+    else if (part.is_region && draw(2) == 0)
+      part.keep = draw(2) == 0 ? std::vector<std::string>{"matmul"} : std::vector<std::string>{"gelu", "dropout"};
     begin = part.end;
     parts.push_back(std::move(part));
   }
@@ -86,8 +88,9 @@ TEST_CASE("stage: what the policies make of a chain of embed, five blocks and he
   CHECK(partition({}, stages) == Parts{bare(0, 1), bare(1, 2), bare(2, 3), bare(3, 4), bare(4, 5), bare(5, 6), bare(6, 7)});
   CHECK(partition({.kind = CheckpointKind::block}, stages) ==
         Parts{bare(0, 1), region(1, 2), region(2, 3), region(3, 4), region(4, 5), region(5, 6), bare(6, 7)});
-  CHECK(partition({.kind = CheckpointKind::nested, .levels = 2}, stages) ==
-        Parts{bare(0, 1), region(1, 4, {region(1, 2), region(2, 3), region(3, 4)}), region(4, 6, {region(4, 5), region(5, 6)}), bare(6, 7)});
+  CHECK(partition({.kind = CheckpointKind::nested, .levels = 2}, stages) == Parts{bare(0, 1),
+                                                                                  region(1, 4, {region(1, 2), region(2, 3), region(3, 4)}),
+                                                                                  region(4, 6, {region(4, 5), region(5, 6)}), bare(6, 7)});
   CHECK(partition({.kind = CheckpointKind::nested, .levels = 1}, stages) == partition({.kind = CheckpointKind::block}, stages));
   const Parts selective = partition({.kind = CheckpointKind::selective, .keep = {"attention"}}, stages);
   REQUIRE(selective.size() == 7);
@@ -120,7 +123,8 @@ TEST_CASE("stage: 100 random trees change no bit") {
   for (std::uint32_t seed = 0; seed < 100; ++seed) {
     INFO("tree " << seed);
     std::mt19937 random(seed);
-    CheckpointPolicy policy{.kind = CheckpointKind::custom, .certify = seed % 4 == 0, .parts = random_parts(random, 0, stages.size(), stages.size(), 3)};
+    CheckpointPolicy policy{
+        .kind = CheckpointKind::custom, .certify = seed % 4 == 0, .parts = random_parts(random, 0, stages.size(), stages.size(), 3)};
     REQUIRE(gradients(stages, policy) == plain);
   }
 }

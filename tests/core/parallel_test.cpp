@@ -33,7 +33,11 @@ TEST_CASE("parallel: nested work runs inline, exceptions arrive, the pool surviv
   std::atomic<int> inner{0};
   parallel_pieces(8, [&](std::int64_t) { parallel_pieces(5, [&](std::int64_t) { ++inner; }); });
   CHECK(inner == 40);
-  CHECK_THROWS_AS(parallel_pieces(100, [](std::int64_t piece) { if (piece == 57) throw std::runtime_error("piece 57"); }), std::runtime_error);
+  CHECK_THROWS_AS(parallel_pieces(100,
+                                  [](std::int64_t piece) {
+                                    if (piece == 57) throw std::runtime_error("piece 57");
+                                  }),
+                  std::runtime_error);
   std::atomic<int> after{0};
   parallel_for(1000, 10, [&](std::int64_t begin, std::int64_t end) { after += int(end - begin); });
   CHECK(after == 1000);

@@ -51,7 +51,8 @@ TEST_CASE("cifar10: an absent fifth batch, a cut record and a label above 9 are 
   const ScratchDirectory scratch;
   write_batches(scratch, "");
   scratch.write("data_batch_5.bin", record(1, 'r', 'g', 'b').substr(1));
-  CHECK_THROWS_WITH(load_cifar10(scratch.path(), Split::train), Catch::Contains("data_batch_5.bin") && Catch::Contains("3073") && Catch::Contains("found 3072"));
+  CHECK_THROWS_WITH(load_cifar10(scratch.path(), Split::train),
+                    Catch::Contains("data_batch_5.bin") && Catch::Contains("3073") && Catch::Contains("found 3072"));
   scratch.write("data_batch_5.bin", record(1, 'r', 'g', 'b') + record(10, 'r', 'g', 'b'));
   CHECK_THROWS_WITH(load_cifar10(scratch.path(), Split::train), Catch::Contains("found 10 in record 1"));
   std::filesystem::remove(scratch / "data_batch_5.bin");

@@ -76,7 +76,8 @@ TEST_CASE("idx: a file that goes on after its data is refused") {
 
 TEST_CASE("idx: labels given as images, wrong magics and gzip inside gzip are told apart") {
   const ScratchDirectory scratch;
-  CHECK_THROWS_WITH(read_idx(scratch.write("a", kTwoLabels), 3), Catch::Contains("0x00000803") && Catch::Contains("found magic 2049 (0x00000801), a file of labels"));
+  CHECK_THROWS_WITH(read_idx(scratch.write("a", kTwoLabels), 3),
+                    Catch::Contains("0x00000803") && Catch::Contains("found magic 2049 (0x00000801), a file of labels"));
   CHECK_THROWS_WITH(read_idx(scratch.write("b", kTwoImages), 1), Catch::Contains("found magic 2051 (0x00000803), a file of images"));
   CHECK_THROWS_WITH(read_idx(scratch.write("c", gzip(gzip(kTwoImages))), 3), Catch::Contains("gzip inside gzip"));
   CHECK_THROWS_WITH(read_idx(scratch.write("d", idx(0xd03, {1, 1, 1}, "abcd")), 3), Catch::Contains("elements that are not bytes"));
@@ -92,8 +93,10 @@ TEST_CASE("idx: a header's promise of terabytes reserves nothing") {
 TEST_CASE("idx: another number of labels than images, images without pixels and labels out of range are refused") {
   const ScratchDirectory scratch;
   const auto images = scratch.write("images", kTwoImages);
-  CHECK_THROWS_WITH(load_idx(images, scratch.write("a", idx(0x801, {3}, "\1\2\3"))), Catch::Contains("expected 2 labels") && Catch::Contains("found 3"));
-  CHECK_THROWS_WITH(load_idx(images, scratch.write("b", idx(0x801, {2}, "\1\12"))), Catch::Contains("label 10 of sample 1 is not below 10"));
+  CHECK_THROWS_WITH(load_idx(images, scratch.write("a", idx(0x801, {3}, "\1\2\3"))),
+                    Catch::Contains("expected 2 labels") && Catch::Contains("found 3"));
+  CHECK_THROWS_WITH(load_idx(images, scratch.write("b", idx(0x801, {2}, "\1\12"))),
+                    Catch::Contains("label 10 of sample 1 is not below 10"));
   CHECK_THROWS_AS(load_idx(scratch.write("c", idx(0x803, {2, 0, 3}, "")), scratch.write("d", kTwoLabels)), DataError);
 }
 

@@ -31,7 +31,9 @@ class NumberSamples : public Samples {
   std::int64_t size_, broken_;
 };
 
-std::shared_ptr<const Samples> numbers(std::int64_t size, std::int64_t broken = -1) { return std::make_shared<NumberSamples>(size, broken); }
+std::shared_ptr<const Samples> numbers(std::int64_t size, std::int64_t broken = -1) {
+  return std::make_shared<NumberSamples>(size, broken);
+}
 
 // All targets and inputs of the rest of the epoch.
 std::pair<std::vector<std::int64_t>, std::vector<float>> rest_of_epoch(Loader& loader) {

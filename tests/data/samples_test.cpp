@@ -38,7 +38,8 @@ std::vector<std::int64_t> as_pixels(const std::vector<float>& values) {
 TEST_CASE("image samples: values are (pixel / 255 - mean) / std of their channel") {
   const ImageSamples samples(numbered_images(2, {2, 1, 2}), {.mean = {0.5, 0.25}, .std = {2, 4}});
   const std::vector<float> values = read(samples, 0, 0);
-  CHECK(values == std::vector<float>{float((1 / 255.0 - 0.5) / 2), float((2 / 255.0 - 0.5) / 2), float((3 / 255.0 - 0.25) / 4), float((4 / 255.0 - 0.25) / 4)});
+  CHECK(values == std::vector<float>{float((1 / 255.0 - 0.5) / 2), float((2 / 255.0 - 0.5) / 2), float((3 / 255.0 - 0.25) / 4),
+                                     float((4 / 255.0 - 0.25) / 4)});
 }
 
 TEST_CASE("image samples: one mean serves all channels, none leaves pixels between 0 and 1") {
@@ -112,6 +113,7 @@ TEST_CASE("text samples: windows follow one another, targets are inputs one byte
 
 TEST_CASE("text samples: a file too short for one window is refused with expected and found") {
   const ScratchDirectory scratch;
-  CHECK_THROWS_WITH(TextSamples(scratch.write("a", "abcdefgh"), 8, 0.5, Split::train), Catch::Contains("at least 9 bytes for training, found 4"));
+  CHECK_THROWS_WITH(TextSamples(scratch.write("a", "abcdefgh"), 8, 0.5, Split::train),
+                    Catch::Contains("at least 9 bytes for training, found 4"));
   CHECK_THROWS_AS(TextSamples(scratch.write("b", ""), 8, 0.5, Split::test), DataError);
 }

@@ -14,7 +14,9 @@ using namespace refrain;
 
 namespace {
 
-Gpt2Config tiny() { return {.vocabulary = 11, .context = 8, .width = 16, .depth = 2, .num_heads = 2, .dropout = 0, .attention_dropout = 0}; }
+Gpt2Config tiny() {
+  return {.vocabulary = 11, .context = 8, .width = 16, .depth = 2, .num_heads = 2, .dropout = 0, .attention_dropout = 0};
+}
 
 std::int64_t count_parameters(const Gpt2Config& config) {
   const CreationScope scope({.device = Device::plan()});

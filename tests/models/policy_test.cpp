@@ -74,7 +74,8 @@ Values loss_and_gradients(const Subject& s, const Forward& forward) {
 // Splits stages begin … end at random into regions, regions in regions, and bare stages.
 Tensor run_partition(const Subject& s, std::shared_ptr<std::mt19937> random, std::size_t begin, std::size_t end, Tensor hidden) {
   const auto draw = [&](std::size_t below) { return std::size_t((*random)() % below); };
-  const std::vector<std::vector<std::string>> keeps{{}, {"matmul"}, {"attention"}, {"matmul", "attention"}, {"dropout", "layer_norm"}, {"gelu", "add"}};
+  const std::vector<std::vector<std::string>> keeps{
+      {}, {"matmul"}, {"attention"}, {"matmul", "attention"}, {"dropout", "layer_norm"}, {"gelu", "add"}};
   while (begin < end) {
     const std::size_t length = 1 + draw(end - begin);
     if (draw(3) == 0) {
@@ -112,7 +113,8 @@ TEST_CASE("policy: loss and gradients with dropout are bitwise equal under every
     CHECK(loss_and_gradients(s, under({.kind = CheckpointKind::block})) == plain);
     CHECK(loss_and_gradients(s, under({.kind = CheckpointKind::block, .certify = true})) == plain);
     for (const int levels : {1, 2, 3}) CHECK(loss_and_gradients(s, under({.kind = CheckpointKind::nested, .levels = levels})) == plain);
-    for (const std::vector<std::string>& keep : std::vector<std::vector<std::string>>{{"matmul"}, {"attention"}, {"matmul", "attention"}, {"gelu"}}) {
+    for (const std::vector<std::string>& keep :
+         std::vector<std::vector<std::string>>{{"matmul"}, {"attention"}, {"matmul", "attention"}, {"gelu"}}) {
       CHECK(loss_and_gradients(s, under({.kind = CheckpointKind::selective, .keep = keep})) == plain);
     }
   }

@@ -69,7 +69,10 @@ TEST_CASE("vit: images of any size, channels and classes give one row of logits 
   CHECK(logits.shape() == Shape{2, 5});
   // torchvision's head starts at zero.
   CHECK(logits.to_vector<float>() == std::vector<float>(10, 0));
-  CHECK(contains(message_of([&] { model(fixture::values("images", {2, 3, 12, 8})); }), "vit: images must be [B, 3, 8, 12], got [2, 3, 12, 8]"));
+  CHECK(contains(message_of([&] {
+                   model(fixture::values("images", {2, 3, 12, 8}));
+                 }),
+                 "vit: images must be [B, 3, 8, 12], got [2, 3, 12, 8]"));
   const CreationScope plan({.device = Device::plan()});
   const Vit large(vit_config("vit_l_16"));
   CHECK(large(empty({2, 3, 224, 224}, DType::f32, creation_options().device)).shape() == Shape{2, 1000});

@@ -22,7 +22,8 @@ Tensor parameter_with_grad(const Tensor& grad) {
 TEST_CASE("global_grad_norm: over all parameters, those without a gradient count as 0") {
   const Tensor lonely = zeros({5}, DType::f32);
   set_requires_grad(lonely);
-  const std::vector<Tensor> parameters{parameter_with_grad(tensor_of({3}, {1}, DType::f32)), lonely, parameter_with_grad(tensor_of({0, 4}, {2}, DType::f64)),
+  const std::vector<Tensor> parameters{parameter_with_grad(tensor_of({3}, {1}, DType::f32)), lonely,
+                                       parameter_with_grad(tensor_of({0, 4}, {2}, DType::f64)),
                                        parameter_with_grad(zeros({0, 3}, DType::f32))};
   CHECK(global_grad_norm(parameters) == 5);
   CHECK(global_grad_norm(std::vector<Tensor>{lonely}) == 0);

@@ -72,8 +72,11 @@ TEST_CASE("grad_scaler: a thousand random overflow patterns walk as the referenc
   std::uint64_t draw = 0;
   const auto uniform = [&] { return double(key.uniform(draw++)); };
   for (int pattern = 0; pattern < 1000; ++pattern) {
-    const GradScalerOptions options{.init_scale = std::ldexp(1.0, int(uniform() * 20)), .growth = uniform() < 0.5 ? 2.0 : 1.5 + uniform(), .backoff = uniform() < 0.5 ? 0.5 : 0.1 + 0.8 * uniform(),
-                                    .growth_interval = 1 + std::int64_t(uniform() * 6), .min_scale = std::ldexp(1.0, -int(uniform() * 8)),
+    const GradScalerOptions options{.init_scale = std::ldexp(1.0, int(uniform() * 20)),
+                                    .growth = uniform() < 0.5 ? 2.0 : 1.5 + uniform(),
+                                    .backoff = uniform() < 0.5 ? 0.5 : 0.1 + 0.8 * uniform(),
+                                    .growth_interval = 1 + std::int64_t(uniform() * 6),
+                                    .min_scale = std::ldexp(1.0, -int(uniform() * 8)),
                                     .max_scale = std::ldexp(1.0, 20 + int(uniform() * 8))};
     GradScaler scaler(options);
     ReferenceScaler reference{options, {}};
@@ -85,8 +88,9 @@ TEST_CASE("grad_scaler: a thousand random overflow patterns walk as the referenc
       is_same = is_same && scaler.update(is_finite) == is_finite;
       reference.history.push_back(is_finite);
       skipped += !is_finite;
-      is_same = is_same && scaler.scale() == reference.scale() && scaler.num_skipped() == skipped && scaler.num_skipped_in_a_row() == reference.skipped_in_a_row() &&
-                scaler.scale() >= options.min_scale && scaler.scale() <= options.max_scale;
+      is_same = is_same && scaler.scale() == reference.scale() && scaler.num_skipped() == skipped &&
+                scaler.num_skipped_in_a_row() == reference.skipped_in_a_row() && scaler.scale() >= options.min_scale &&
+                scaler.scale() <= options.max_scale;
       if (step == 30) {  // a restart in the middle
         GradScaler loaded(options);
         loaded.load_state(scaler.state_dict());
@@ -230,7 +234,8 @@ TEST_CASE("grad_scaler: options and states that make no sense are refused by nam
   CHECK(refused({.growth_interval = 0}) == "grad_scaler: growth_interval must be at least 1, got 0");
   CHECK(refused({.min_scale = 0}) == "grad_scaler: min_scale must be at least 2^-100, got 0");
   CHECK_FALSE(refused({.max_scale = kInf}).empty());
-  CHECK(refused({.init_scale = 4, .max_scale = 2}) == "grad_scaler: init_scale must be in [min_scale, max_scale] = [6.10352e-05, 2], got 4");
+  CHECK(refused({.init_scale = 4, .max_scale = 2}) ==
+        "grad_scaler: init_scale must be in [min_scale, max_scale] = [6.10352e-05, 2], got 4");
   CHECK(refused({.mode = ScalerMode::off, .init_scale = 0}) == "");
   GradScaler scaler;
   const auto good = scaler.state_dict();

@@ -96,7 +96,8 @@ TEST_CASE("f16 parameters: eps 1e-8 is no zero, AdamW's decay is kept by a maste
         set_grad(w, zeros({4}, DType::f16));
         optimizer.step(1e-3);
         CHECK(w.to_vector<double>() == std::vector<double>(4, 1.0));
-        if (master) CHECK(of(optimizer.state_dict(), "w.master").to_vector<float>() == std::vector<float>(4, decay == 0 ? 1.0f : float(1 - 1e-5)));
+        if (master)
+          CHECK(of(optimizer.state_dict(), "w.master").to_vector<float>() == std::vector<float>(4, decay == 0 ? 1.0f : float(1 - 1e-5)));
         CHECK(optimizer.num_lost_updates() == (decay == 0 || master ? 0 : 4));
       }
     }
@@ -139,13 +140,15 @@ TEST_CASE("optimizers of 16-bit parameters: stopped at any step and loaded again
         for (int stop : {0, 1, 3}) {
           const Tensor p = start(), q = start();
           AdamW unbroken({{.parameters = {p}, .names = {"w"}, .weight_decay = 0.05}}, {}, update);
-          auto broken = std::make_unique<AdamW>(std::vector<ParameterGroup>{{.parameters = {q}, .names = {"w"}, .weight_decay = 0.05}}, AdamOptions{}, update);
+          auto broken = std::make_unique<AdamW>(std::vector<ParameterGroup>{{.parameters = {q}, .names = {"w"}, .weight_decay = 0.05}},
+                                                AdamOptions{}, update);
           for (int t = 0; t < 5; ++t) {
             if (t == stop) {
               OptimizerState saved = broken->state_dict();
               CHECK(saved.tensors.size() == (master ? 3u : 2u));
               for (NamedTensor& entry : saved.tensors) entry.tensor = clone(entry.tensor);
-              broken = std::make_unique<AdamW>(std::vector<ParameterGroup>{{.parameters = {q}, .names = {"w"}, .weight_decay = 0.05}}, AdamOptions{}, update);
+              broken = std::make_unique<AdamW>(std::vector<ParameterGroup>{{.parameters = {q}, .names = {"w"}, .weight_decay = 0.05}},
+                                               AdamOptions{}, update);
               broken->load_state(saved);
             }
             set_grad(p, grad(t));

@@ -151,8 +151,11 @@ TEST_CASE("optimizers: a state that does not fit is refused and changes nothing"
     return message_of([&] { optimizer.load_state(state); });
   };
   CHECK(refused([](OptimizerState& s) { s.tensors.pop_back(); }) == "optimizer: state has no 'w.square'");
-  CHECK(refused([](OptimizerState& s) { s.tensors.push_back({"v.mean", zeros({1}, DType::f32)}); }) == "optimizer: state has unexpected 'v.mean'");
-  CHECK(refused([](OptimizerState& s) { s.tensors[1].tensor = zeros({4}, DType::f32); }) == "optimizer: state 'w.square' must be f32 [5], got f32 [4]");
+  CHECK(refused([](OptimizerState& s) {
+          s.tensors.push_back({"v.mean", zeros({1}, DType::f32)});
+        }) == "optimizer: state has unexpected 'v.mean'");
+  CHECK(refused([](OptimizerState& s) { s.tensors[1].tensor = zeros({4}, DType::f32); }) ==
+        "optimizer: state 'w.square' must be f32 [5], got f32 [4]");
   CHECK(refused([](OptimizerState& s) { s.scalars.erase("num_steps"); }) == "optimizer: state has no 'num_steps'");
   CHECK(refused([](OptimizerState& s) { s.scalars["w.num_steps"] = -1; }) == "optimizer: 'w.num_steps' must be a count, got -1");
   CHECK(same_bits(good.tensors[0].tensor, before));

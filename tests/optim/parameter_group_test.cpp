@@ -29,7 +29,8 @@ TEST_CASE("make_groups: norms and biases have no decay, frozen parameters are le
 }
 
 TEST_CASE("make_groups: patterns take parameters out of the decay") {
-  const std::vector<NamedTensor> parameters{parameter("embed.position", {1, 5, 3}), parameter("embed.patch.weight", {3, 4}), parameter("blocks.0.fc.weight", {3, 3})};
+  const std::vector<NamedTensor> parameters{parameter("embed.position", {1, 5, 3}), parameter("embed.patch.weight", {3, 4}),
+                                            parameter("blocks.0.fc.weight", {3, 3})};
   const auto decayed = [&](const std::vector<std::string>& patterns) {
     const auto groups = make_groups(parameters, 0.1, patterns);
     return groups[0].weight_decay == 0 ? std::vector<std::string>{} : groups[0].names;
@@ -38,6 +39,8 @@ TEST_CASE("make_groups: patterns take parameters out of the decay") {
   CHECK(decayed({"embed.position"}) == std::vector<std::string>{"embed.patch.weight", "blocks.0.fc.weight"});
   CHECK(decayed({"*.?.fc.*", "*position"}) == std::vector<std::string>{"embed.patch.weight"});
   CHECK(decayed({"*"}).empty());
-  CHECK(message_of([&] { make_groups(parameters, 0.1, std::vector<std::string>{"embed"}); }) == "make_groups: no parameter matches 'embed'");
-  CHECK(message_of([&] { make_groups(parameters, 0.1, std::vector<std::string>{"*.weights"}); }) == "make_groups: no parameter matches '*.weights'");
+  CHECK(message_of([&] { make_groups(parameters, 0.1, std::vector<std::string>{"embed"}); }) ==
+        "make_groups: no parameter matches 'embed'");
+  CHECK(message_of([&] { make_groups(parameters, 0.1, std::vector<std::string>{"*.weights"}); }) ==
+        "make_groups: no parameter matches '*.weights'");
 }

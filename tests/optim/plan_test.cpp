@@ -20,7 +20,8 @@ struct Measured {
 
 Measured train_two_steps(const Device& device) {
   const double flops_before = cost_meter().total.flops;
-  const Tensor table = full({50, 33}, 0.1, DType::f32, device), weight = full({33}, 1, DType::f32, device), bias = zeros({33}, DType::f32, device);
+  const Tensor table = full({50, 33}, 0.1, DType::f32, device), weight = full({33}, 1, DType::f32, device),
+               bias = zeros({33}, DType::f32, device);
   const Tensor indices = full({4, 7}, 3, DType::i64, device), targets = full({4, 7}, 1, DType::i64, device);
   for (const Tensor& t : {table, weight, bias}) set_requires_grad(t);
   const RunningStatistics running{zeros({7}, DType::f32, device), full({7}, 1, DType::f32, device)};
@@ -34,7 +35,8 @@ Measured train_two_steps(const Device& device) {
     const double norm = global_grad_norm(optimizer.parameters());
     optimizer.step(1e-3, clip_factor(norm, 1));
   }
-  return {device.peak_bytes(), device.live_bytes(), device.live_bytes(MemoryKind::optimizer_state), cost_meter().total.flops - flops_before};
+  return {device.peak_bytes(), device.live_bytes(), device.live_bytes(MemoryKind::optimizer_state),
+          cost_meter().total.flops - flops_before};
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 using namespace refrain;
 
 TEST_CASE("schedule: the cosine reaches its floor at the horizon and stays there") {
-  const std::vector<double> expected{0.1, 0.097552826, 0.090450850, 0.079389263, 0.065450850, 0.05, 0.034549150, 0.020610737, 0.009549150, 0.002447174, 0};
+  const std::vector<double> expected{
+      0.1, 0.097552826, 0.090450850, 0.079389263, 0.065450850, 0.05, 0.034549150, 0.020610737, 0.009549150, 0.002447174, 0};
   const Schedule schedule = Schedule::cosine(0.1, 10);
   for (std::int64_t t = 0; t <= 20; ++t) {
     CHECK(schedule.lr(t) == Approx(t <= 10 ? expected[std::size_t(t)] : 0).margin(1e-9));

@@ -31,7 +31,8 @@ using Catch::Contains;
 }  // namespace
 
 TEST_CASE("config: values of every type are read from a file, flags override them") {
-  const std::string text = "model = \"vit\"\nbatch = 32\nlr = 1\nflip = true\nmean = [0.5, 1]\nfreeze = [\"a.*\", 'b']\nmemory_limit = \"1.5MiB\"\n";
+  const std::string text =
+      "model = \"vit\"\nbatch = 32\nlr = 1\nflip = true\nmean = [0.5, 1]\nfreeze = [\"a.*\", 'b']\nmemory_limit = \"1.5MiB\"\n";
   const Config config = from_file(text);
   CHECK(config.batch == 32);
   CHECK(config.lr == 1.0);
@@ -39,8 +40,8 @@ TEST_CASE("config: values of every type are read from a file, flags override the
   CHECK(config.mean == std::vector<double>{0.5, 1});
   CHECK(config.freeze == std::vector<std::string>{"a.*", "b"});
   CHECK(config.memory_limit.value == 1572864);
-  const Config overridden = from_file(text, {"--batch", "8", "--lr=2e-3", "--no-flip", "--mean", "0.25,0.5", "--freeze=", "--memory-limit", "2GB",
-                                            "--max-steps=7", "--run-dir", "here"});
+  const Config overridden = from_file(text, {"--batch", "8", "--lr=2e-3", "--no-flip", "--mean", "0.25,0.5", "--freeze=", "--memory-limit",
+                                             "2GB", "--max-steps=7", "--run-dir", "here"});
   CHECK(overridden.batch == 8);
   CHECK(overridden.lr == 2e-3);
   CHECK(!overridden.flip);

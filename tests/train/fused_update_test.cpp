@@ -49,7 +49,16 @@ Course train(const Setting& s, bool is_fused) {
   const PrecisionScope precision(s.precision);
   const CreationScope scope({.device = device, .seed = 3});
   std::shared_ptr<ChainModel> model;
-  if (s.is_vit) model = std::make_shared<Vit>(VitConfig{.image_height = 8, .image_width = 8, .channels = 2, .patch = 4, .width = 16, .depth = 4, .num_heads = 2, .num_classes = 5, .dropout = 0.1});
+  if (s.is_vit)
+    model = std::make_shared<Vit>(VitConfig{.image_height = 8,
+                                            .image_width = 8,
+                                            .channels = 2,
+                                            .patch = 4,
+                                            .width = 16,
+                                            .depth = 4,
+                                            .num_heads = 2,
+                                            .num_classes = 5,
+                                            .dropout = 0.1});
   else model = std::make_shared<Gpt2>(Gpt2Config{.vocabulary = 11, .context = 8, .width = 16, .depth = 3, .num_heads = 2});
   const auto optimizer = optimizer_of(s, *model);
   Course course;
@@ -98,7 +107,8 @@ TEST_CASE("fused update: weights, optimizer state, norms and lost updates are bi
         for (const CheckpointKind checkpoint : {CheckpointKind::none, CheckpointKind::block, CheckpointKind::nested}) {
           for (const int micro_batches : {1, 3}) {
             const Setting setting{is_vit, optimizer, precision, checkpoint, micro_batches};
-            INFO((is_vit ? "vit " : "gpt2 ") << optimizer << ' ' << name_of(precision) << ' ' << name_of(checkpoint) << ' ' << micro_batches);
+            INFO((is_vit ? "vit " : "gpt2 ") << optimizer << ' ' << name_of(precision) << ' ' << name_of(checkpoint) << ' '
+                                             << micro_batches);
             CHECK(train(setting, true) == train(setting, false));
           }
         }

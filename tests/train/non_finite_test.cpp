@@ -16,7 +16,8 @@ constexpr float kHuge = 1e38f;
 
 // A micro-batch a sample, in order.
 std::unique_ptr<Toy> toy(std::vector<float> gradients, const TrainerOptions& options, const Schedule& schedule = Schedule::constant(1)) {
-  return std::make_unique<Toy>(std::make_shared<ListSamples>(std::move(gradients)), LoaderOptions{.batch = 1, .shuffle = false}, schedule, options);
+  return std::make_unique<Toy>(std::make_shared<ListSamples>(std::move(gradients)), LoaderOptions{.batch = 1, .shuffle = false}, schedule,
+                               options);
 }
 
 TrainerOptions scaled(NonFinitePolicy policy = NonFinitePolicy::skip) {
@@ -160,7 +161,8 @@ TEST_CASE("trainer: an update that makes a parameter infinite stops, whatever th
       if (policy == NonFinitePolicy::report) {
         CHECK(t->trainer.step()->note.find("the update of step 1 made parameter 'w' infinite or NaN") == 0);
       } else {
-        CHECK_THROWS_WITH(t->trainer.step(), Catch::Contains("the update of step 1 made parameter 'w' infinite or NaN, with finite gradients"));
+        CHECK_THROWS_WITH(t->trainer.step(),
+                          Catch::Contains("the update of step 1 made parameter 'w' infinite or NaN, with finite gradients"));
         CHECK(t->trainer.num_steps() == 0);
       }
     }

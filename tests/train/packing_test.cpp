@@ -8,8 +8,9 @@ namespace {
 
 Config reference(const char* preset, const char* checkpoint, int accumulate, const char* optimizer, const char* update) {
   const bool is_text = std::string(preset) == "gpt2";
-  std::vector<std::string> flags{"--preset", preset, "--checkpoint", checkpoint, "--accumulate", std::to_string(accumulate), "--optimizer", optimizer,
-                                 "--update", update, "--batch", is_text ? "4" : "16", "--data-path", "/nonexistent"};
+  std::vector<std::string> flags{"--preset",    preset,        "--checkpoint", checkpoint, "--accumulate", std::to_string(accumulate),
+                                 "--optimizer", optimizer,     "--update",     update,     "--batch",      is_text ? "4" : "16",
+                                 "--data-path", "/nonexistent"};
   if (!is_text) flags.insert(flags.end(), {"--image-size", "224", "--channels", "3", "--num-classes", "10"});
   return load_config("", flags);
 }

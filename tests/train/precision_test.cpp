@@ -103,7 +103,8 @@ Usage usage(Precision precision, const Device& device, int extra_blocks) {
 
 }  // namespace
 
-TEST_CASE("precision: parameters, gradients, optimizer state and saved activations take what arithmetic says in every mode", "[precision]") {
+TEST_CASE("precision: parameters, gradients, optimizer state and saved activations take what arithmetic says in every mode",
+          "[precision]") {
   for (const bool is_plan : {false, true}) {
     const auto device = [&] { return is_plan ? Device::plan() : Device::new_cpu(); };
     const Vit reference(vit_settings());
@@ -124,7 +125,8 @@ TEST_CASE("precision: parameters, gradients, optimizer state and saved activatio
   }
 }
 
-TEST_CASE("precision: checkpointed gradients are bitwise equal to plain ones in every mode, with dropout and any number of threads", "[precision]") {
+TEST_CASE("precision: checkpointed gradients are bitwise equal to plain ones in every mode, with dropout and any number of threads",
+          "[precision]") {
   const int threads = num_threads();
   for (const bool is_vit : {true, false}) {
     for (const Precision precision : kModes) {

@@ -93,7 +93,8 @@ std::map<std::string, std::string> files_of(const fs::path& snapshot) {
 }
 
 RunHooks stop_after(std::int64_t steps, std::int64_t& count) {
-  return {.on_step = [&count](const Progress& progress) { count = progress.step; }, .should_stop = [&count, steps] { return count >= steps; }};
+  return {.on_step = [&count](const Progress& progress) { count = progress.step; },
+          .should_stop = [&count, steps] { return count >= steps; }};
 }
 
 }  // namespace
@@ -105,8 +106,9 @@ TEST_CASE("run: stopped at any step and resumed, losses, order, learning rates, 
     bool is_gpt2;
     std::string precision, optimizer;
   };
-  const Variant variant = GENERATE(Variant{false, "32-true", "adamw"}, Variant{true, "32-true", "sgd"}, Variant{false, "16-mixed", "adamw"},
-                                   Variant{true, "bf16-mixed", "adamw"}, Variant{false, "bf16-true", "adamw"}, Variant{true, "bf16-true", "sgd"});
+  const Variant variant =
+      GENERATE(Variant{false, "32-true", "adamw"}, Variant{true, "32-true", "sgd"}, Variant{false, "16-mixed", "adamw"},
+               Variant{true, "bf16-mixed", "adamw"}, Variant{false, "bf16-true", "adamw"}, Variant{true, "bf16-true", "sgd"});
   const auto config_for = [&](const std::string& run) {
     Config config = variant.is_gpt2 ? gpt2_config_in(scratch, run) : vit_config_in(scratch, run);
     config.precision = variant.precision;
@@ -390,7 +392,8 @@ TEST_CASE("run: a plan takes the same steps and reaches the same peak to the byt
       const std::shared_ptr<ChainModel> model = build_model(config, device);
       const std::unique_ptr<Optimizer> optimizer = build_optimizer(config, *model);
       Loader loader(samples, {.batch = config.batch, .device = device});
-      Trainer trainer(loader, *optimizer, build_schedule(config, 4), loss_function(build_loss(config, model)), {.accumulate = 2, .clip_norm = 1});
+      Trainer trainer(loader, *optimizer, build_schedule(config, 4), loss_function(build_loss(config, model)),
+                      {.accumulate = 2, .clip_norm = 1});
       for (int i = 0; i < 4; ++i) CHECK(trainer.step()->samples == (i < 3 ? 16 : 2));
       peaks.push_back(device.peak_bytes());
       kinds.push_back(device.ledger().kinds_at_peak());

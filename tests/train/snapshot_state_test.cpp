@@ -120,7 +120,8 @@ TEST_CASE("load_snapshot: another precision is refused by both names, and nothin
 
 TEST_CASE("load_snapshot: 16-bit runs go on bit for bit, masters and stochastic rounding too") {
   for (DType dtype : {DType::f16, DType::bf16}) {
-    for (const UpdateOptions& options : {UpdateOptions{.rounding = Rounding::stochastic, .seed = 5}, UpdateOptions{.state = StateDType::f32, .master = true}}) {
+    for (const UpdateOptions& options :
+         {UpdateOptions{.rounding = Rounding::stochastic, .seed = 5}, UpdateOptions{.state = StateDType::f32, .master = true}}) {
       const ScratchDirectory scratch;
       const auto unbroken = make("gpt2", dtype, 1);
       const auto optimizer = make_optimizer(*unbroken, options);

@@ -14,7 +14,8 @@ namespace refrain::testing {
 // Sample i is the number values[i]; it counts as counts[i] targets.
 class ListSamples : public Samples {
  public:
-  explicit ListSamples(std::vector<float> values, std::vector<std::int64_t> counts = {}) : values_(std::move(values)), counts_(std::move(counts)) {}
+  explicit ListSamples(std::vector<float> values, std::vector<std::int64_t> counts = {})
+      : values_(std::move(values)), counts_(std::move(counts)) {}
   std::int64_t size() const override { return std::int64_t(values_.size()); }
   Shape input_shape() const override { return {}; }
   DType input_dtype() const override { return DType::f32; }

@@ -49,7 +49,8 @@ TEST_CASE("trainer: accumulating more than an epoch holds still makes one step, 
 
 TEST_CASE("trainer: every token weighs the same, though micro-batches hold different numbers: losses 1, 2, 3 and 10 mean 4") {
   // The first sample holds three tokens with losses 1 + 2 + 3, the second one with 10; the loss is w times that, w = 1.
-  Toy toy(std::make_shared<ListSamples>(std::vector<float>{6, 10}, std::vector<std::int64_t>{3, 1}), in_order(), Schedule::constant(1), {.accumulate = 2});
+  Toy toy(std::make_shared<ListSamples>(std::vector<float>{6, 10}, std::vector<std::int64_t>{3, 1}), in_order(), Schedule::constant(1),
+          {.accumulate = 2});
   fill_values(toy.w, 1);
   const auto step = toy.trainer.step();
   CHECK(step->targets == 4);
@@ -58,7 +59,9 @@ TEST_CASE("trainer: every token weighs the same, though micro-batches hold diffe
   CHECK(toy.w.item() == 1 - 4);
 }
 
-TEST_CASE("trainer: the learning rate follows optimizer steps, not micro-batches: cosine over 10 steps is at half after 5 of 20 micro-batches by 4") {
+TEST_CASE(
+    "trainer: the learning rate follows optimizer steps, not micro-batches: cosine over 10 steps is at half after 5 of 20 micro-batches by "
+    "4") {
   std::vector<float> values(40, -1);
   Toy toy(std::make_shared<ListSamples>(values), in_order(), Schedule::cosine(0.1, 10), {.accumulate = 4});
   for (int i = 0; i < 5; ++i) toy.trainer.step();
@@ -169,5 +172,6 @@ TEST_CASE("trainer: a last batch of one sample trains a layer norm net, and is a
   const auto losses = losses_of_an_epoch(std::make_shared<NormNet<LayerNorm, std::int64_t>>(2));
   REQUIRE(losses.size() == 2);
   CHECK(std::isfinite(losses[1]));
-  CHECK_THROWS_WITH(losses_of_an_epoch(std::make_shared<NormNet<BatchNorm2d, std::int64_t>>(2)), Catch::Contains("more than one value per channel"));
+  CHECK_THROWS_WITH(losses_of_an_epoch(std::make_shared<NormNet<BatchNorm2d, std::int64_t>>(2)),
+                    Catch::Contains("more than one value per channel"));
 }

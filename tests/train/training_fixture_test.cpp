@@ -41,8 +41,8 @@ std::shared_ptr<ChainModel> make_vit() {
 }
 
 std::shared_ptr<ChainModel> make_gpt2() {
-  return std::make_shared<Gpt2>(
-      Gpt2Config{.vocabulary = 50, .context = 16, .width = 32, .depth = 3, .num_heads = 4, .mlp_ratio = 4, .dropout = 0, .attention_dropout = 0});
+  return std::make_shared<Gpt2>(Gpt2Config{
+      .vocabulary = 50, .context = 16, .width = 32, .depth = 3, .num_heads = 4, .mlp_ratio = 4, .dropout = 0, .attention_dropout = 0});
 }
 
 ParameterGroup group_of(const Module& model, double weight_decay) {
@@ -86,7 +86,9 @@ TEST_CASE("training: a small vit's losses with sgd and cosine equal PyTorch's", 
   check_losses("vit_sgd", make_vit(), vit_batch, {});
 }
 
-TEST_CASE("training: a small vit's losses with adamw equal PyTorch's", "[fixture]") { check_losses("vit_adamw", make_vit(), vit_batch, {}); }
+TEST_CASE("training: a small vit's losses with adamw equal PyTorch's", "[fixture]") {
+  check_losses("vit_adamw", make_vit(), vit_batch, {});
+}
 
 TEST_CASE("training: a small decoder's losses with sgd and cosine equal PyTorch's", "[fixture]") {
   check_losses("gpt2_sgd", make_gpt2(), gpt2_batch, {});

@@ -22,11 +22,13 @@ TEST_CASE("conv2d: gradients of x, weight and bias equal differences") {
     Shape x, weight;
     std::int64_t stride, padding;
   };
-  const std::vector<Case> cases = {{{1, 1, 1, 1}, {1, 1, 1, 1}, 1, 0}, {{2, 3, 5, 4}, {4, 3, 3, 3}, 1, 1}, {{2, 2, 7, 6}, {3, 2, 3, 2}, 2, 1},
-                                   {{1, 2, 5, 5}, {3, 2, 2, 2}, 3, 0}, {{2, 1, 3, 3}, {2, 1, 3, 3}, 1, 3}, {{0, 2, 4, 4}, {3, 2, 3, 3}, 1, 1},
+  const std::vector<Case> cases = {{{1, 1, 1, 1}, {1, 1, 1, 1}, 1, 0}, {{2, 3, 5, 4}, {4, 3, 3, 3}, 1, 1},
+                                   {{2, 2, 7, 6}, {3, 2, 3, 2}, 2, 1}, {{1, 2, 5, 5}, {3, 2, 2, 2}, 3, 0},
+                                   {{2, 1, 3, 3}, {2, 1, 3, 3}, 1, 3}, {{0, 2, 4, 4}, {3, 2, 3, 3}, 1, 1},
                                    {{3, 2, 4, 4}, {2, 2, 1, 1}, 1, 0}, {{1, 1, 2, 9}, {1, 1, 1, 5}, 2, 4}};
   for (const Case& c : cases) {
-    const Tensor x = test_values(c.x, DType::f64, 1), weight = test_values(c.weight, DType::f64, 2), bias = test_values({c.weight[0]}, DType::f64, 3);
+    const Tensor x = test_values(c.x, DType::f64, 1), weight = test_values(c.weight, DType::f64, 2),
+                 bias = test_values({c.weight[0]}, DType::f64, 3);
     gradcheck(conv_of(c.stride, c.padding), {x, weight, bias});
     gradcheck(conv_of(c.stride, c.padding), {x, weight});
   }
@@ -38,8 +40,11 @@ TEST_CASE("conv2d: strided inputs give the same gradients") {
 }
 
 TEST_CASE("patch_embedding: gradients of x, weight and bias equal differences") {
-  const std::vector<std::pair<Shape, Shape>> cases = {
-      {{1, 1, 1, 1}, {1, 1, 1, 1}}, {{2, 3, 4, 6}, {5, 3, 2, 3}}, {{3, 1, 4, 4}, {2, 1, 4, 4}}, {{0, 3, 4, 4}, {5, 3, 2, 2}}, {{2, 2, 6, 2}, {33, 2, 2, 2}}};
+  const std::vector<std::pair<Shape, Shape>> cases = {{{1, 1, 1, 1}, {1, 1, 1, 1}},
+                                                      {{2, 3, 4, 6}, {5, 3, 2, 3}},
+                                                      {{3, 1, 4, 4}, {2, 1, 4, 4}},
+                                                      {{0, 3, 4, 4}, {5, 3, 2, 2}},
+                                                      {{2, 2, 6, 2}, {33, 2, 2, 2}}};
   for (const auto& [x, weight] : cases) {
     gradcheck(patches_of, {test_values(x, DType::f64, 1), test_values(weight, DType::f64, 2), test_values({weight[0]}, DType::f64, 3)});
     gradcheck(patches_of, {test_values(x, DType::f64, 1), test_values(weight, DType::f64, 2)});
@@ -47,7 +52,8 @@ TEST_CASE("patch_embedding: gradients of x, weight and bias equal differences") 
 }
 
 TEST_CASE("patch_embedding: equals conv2d with the patch as stride") {
-  const Tensor x = random_tensor({2, 3, 12, 8}, DType::f64, 1), weight = random_tensor({7, 3, 4, 4}, DType::f64, 2), bias = random_tensor({7}, DType::f64, 3);
+  const Tensor x = random_tensor({2, 3, 12, 8}, DType::f64, 1), weight = random_tensor({7, 3, 4, 4}, DType::f64, 2),
+               bias = random_tensor({7}, DType::f64, 3);
   const Tensor patches = patch_embedding(x, weight, bias), conv = conv2d(x, weight, bias, 4);
   const Tensor rows = view::permute(conv, {0, 2, 3, 1});  // [B, Y, X, O]
   CHECK(error_against(patches, rows.to_vector<double>()) < 1e-14);

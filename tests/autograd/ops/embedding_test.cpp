@@ -14,7 +14,8 @@ TEST_CASE("embedding op: gradients match differences") {
   for (std::int64_t width : {1, 3, 33}) {
     gradcheck([=](auto in) { return embedding(indices, in[0]); }, {test_values({5, width}, DType::f64, 1)});
   }
-  gradcheck([=](auto in) { return embedding(view::transpose(indices, 0, 1), in[0]); }, {view::transpose(test_values({3, 5}, DType::f64, 1), 0, 1)});
+  gradcheck([=](auto in) { return embedding(view::transpose(indices, 0, 1), in[0]); },
+            {view::transpose(test_values({3, 5}, DType::f64, 1), 0, 1)});
   gradcheck([](auto in) { return embedding(from_values(std::vector<std::int32_t>{}, {0}), in[0]); }, {test_values({5, 3}, DType::f64, 1)});
 }
 

@@ -12,8 +12,6 @@
 #include <refrain/tests/support/half.h>
 #include <refrain/tests/support/values.h>
 
-#include <array>
-
 using namespace refrain;
 using testing::gradcheck;
 using testing::test_values;

@@ -25,12 +25,14 @@ TEST_CASE("linear: gradients of x, weight and bias equal differences") {
 }
 
 TEST_CASE("linear: strided inputs give the same gradients") {
-  gradcheck(linear_of, {view::transpose(test_values({3, 5}, DType::f64, 1), 0, 1), view::transpose(test_values({3, 4}, DType::f64, 2), 0, 1),
-                        view::slice(test_values({8}, DType::f64, 3), 0, 0, 8, 2)});
+  gradcheck(linear_of,
+            {view::transpose(test_values({3, 5}, DType::f64, 1), 0, 1), view::transpose(test_values({3, 4}, DType::f64, 2), 0, 1),
+             view::slice(test_values({8}, DType::f64, 3), 0, 0, 8, 2)});
 }
 
 TEST_CASE("linear: equals a plain loop in f32") {
-  const Tensor x = random_tensor({2, 33, 65}, DType::f32, 1), weight = random_tensor({100, 65}, DType::f32, 2), bias = random_tensor({100}, DType::f32, 3);
+  const Tensor x = random_tensor({2, 33, 65}, DType::f32, 1), weight = random_tensor({100, 65}, DType::f32, 2),
+               bias = random_tensor({100}, DType::f32, 3);
   const Tensor y = linear(x, weight, bias);
   REQUIRE(y.shape() == Shape{2, 33, 100});
   std::vector<double> expected;

@@ -30,7 +30,11 @@ TEST_CASE("cross_entropy op: gradients match differences") {
       gradcheck([=](auto in) { return cross_entropy(in[0], targets_of({32}), options); }, {test_values({1, 33}, DType::f64, 1)});
       const Tensor targets = from_values(std::vector<std::int64_t>{1, 0, 2, 2, 1, 0}, {2, 3});
       gradcheck([=](auto in) { return cross_entropy(in[0], targets, options); }, {test_values({2, 3, 3}, DType::f64, 1)});
-      gradcheck([=](auto in) { return cross_entropy(in[0], targets_of({1, 2, 0}), options); }, {view::transpose(test_values({4, 3}, DType::f64, 1), 0, 1)});
+      gradcheck(
+          [=](auto in) {
+            return cross_entropy(in[0], targets_of({1, 2, 0}), options);
+          },
+          {view::transpose(test_values({4, 3}, DType::f64, 1), 0, 1)});
     }
   }
   CHECK(cross_entropy(zeros({0, 3}, DType::f32), from_values(std::vector<std::int64_t>{}, {0})).item() == 0);
@@ -65,7 +69,8 @@ TEST_CASE("cross_entropy op: micro-batches weighted by their tokens give the los
   std::vector<double> grads;
   double loss = 0;
   for (const auto& [begin, end] : std::vector<std::pair<int, int>>{{0, 3}, {3, 4}}) {
-    const Tensor part = leaf(clone(view::slice(whole.without_autograd(), 0, begin, end))), part_targets = clone(view::slice(targets, 0, begin, end));
+    const Tensor part = leaf(clone(view::slice(whole.without_autograd(), 0, begin, end))),
+                 part_targets = clone(view::slice(targets, 0, begin, end));
     const Tensor part_loss = cross_entropy(part, part_targets, {.reduction = Reduction::sum, .scale = 1 / double(count_targets(targets))});
     loss += part_loss.item();
     backward(part_loss);
@@ -118,10 +123,12 @@ TEST_CASE("cross_entropy op: a bad target names row, value and number of classes
 TEST_CASE("mse_loss op: gradients match differences for both sides") {
   for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
     for (const Shape& shape : {Shape{}, Shape{1}, Shape{3, 5}, Shape{33}}) {
-      gradcheck([=](auto in) { return mse_loss(in[0], in[1], reduction); }, {test_values(shape, DType::f64, 1), test_values(shape, DType::f64, 2)});
+      gradcheck([=](auto in) { return mse_loss(in[0], in[1], reduction); },
+                {test_values(shape, DType::f64, 1), test_values(shape, DType::f64, 2)});
     }
   }
-  gradcheck([](auto in) { return mse_loss(in[0], in[1]); }, {view::transpose(test_values({2, 3}, DType::f64, 1), 0, 1), test_values({3, 2}, DType::f64, 2)});
+  gradcheck([](auto in) { return mse_loss(in[0], in[1]); },
+            {view::transpose(test_values({2, 3}, DType::f64, 1), 0, 1), test_values({3, 2}, DType::f64, 2)});
   CHECK_THROWS_AS(mse_loss(zeros({2}, DType::f32), zeros({3}, DType::f32)), InvalidArgument);
 }
 

@@ -23,7 +23,8 @@ Tensor leaf(const Tensor& t) {
 
 TEST_CASE("layer_norm op: gradients match differences") {
   for (const Shape& shape : {Shape{1, 2}, Shape{3, 5}, Shape{2, 3, 7}, Shape{33}, Shape{4, 33}, Shape{0, 4}}) {
-    const Tensor x = test_values(shape, DType::f64, 1), weight = test_values({shape.back()}, DType::f64, 2), bias = test_values({shape.back()}, DType::f64, 3);
+    const Tensor x = test_values(shape, DType::f64, 1), weight = test_values({shape.back()}, DType::f64, 2),
+                 bias = test_values({shape.back()}, DType::f64, 3);
     gradcheck([](auto in) { return layer_norm(in[0], in[1], in[2], 1e-5); }, {x, weight, bias}, {.tolerance = 1e-5});
     gradcheck([](auto in) { return layer_norm(in[0], {}, {}, 1e-5); }, {x}, {.tolerance = 1e-5});
     gradcheck([](auto in) { return layer_norm(in[0], in[1], {}, 1e-3); }, {x, weight});
@@ -39,7 +40,8 @@ TEST_CASE("layer_norm op: strided inputs") {
 }
 
 TEST_CASE("layer_norm op: only the wanted gradients come") {
-  const Tensor x = test_values({3, 4}, DType::f32, 1), weight = leaf(test_values({4}, DType::f32, 2)), bias = test_values({4}, DType::f32, 3);
+  const Tensor x = test_values({3, 4}, DType::f32, 1), weight = leaf(test_values({4}, DType::f32, 2)),
+               bias = test_values({4}, DType::f32, 3);
   backward(layer_norm(x, weight, bias, 1e-5), {.grad_out = full({3, 4}, 1, DType::f32)});
   CHECK(grad_of(weight).defined());
   CHECK_FALSE(grad_of(x).defined());
@@ -47,7 +49,8 @@ TEST_CASE("layer_norm op: only the wanted gradients come") {
 }
 
 TEST_CASE("layer_norm op: a replay inside a region gives the same bits") {
-  const Tensor x = leaf(test_values({20, 31}, DType::f32, 1)), weight = leaf(test_values({31}, DType::f32, 2)), bias = leaf(test_values({31}, DType::f32, 3));
+  const Tensor x = leaf(test_values({20, 31}, DType::f32, 1)), weight = leaf(test_values({31}, DType::f32, 2)),
+               bias = leaf(test_values({31}, DType::f32, 3));
   const auto block = [&](const Tensor& t) { return layer_norm(layer_norm(t, weight, bias, 1e-5), weight, bias, 1e-5); };
   const auto grads = [&](bool in_region) {
     for (const Tensor& t : {x, weight, bias}) clear_grad(t);
@@ -62,7 +65,8 @@ TEST_CASE("layer_norm op: a replay inside a region gives the same bits") {
 TEST_CASE("batch_norm2d: gradients match differences in training and evaluation") {
   for (const Shape& shape : {Shape{2, 3, 2, 2}, Shape{5, 2, 1, 3}, Shape{4, 3}, Shape{1, 1, 3, 3}}) {
     const Shape channels{shape[1]};
-    const Tensor x = test_values(shape, DType::f64, 1), weight = test_values(channels, DType::f64, 2), bias = test_values(channels, DType::f64, 3);
+    const Tensor x = test_values(shape, DType::f64, 1), weight = test_values(channels, DType::f64, 2),
+                 bias = test_values(channels, DType::f64, 3);
     const RunningStatistics running{full(channels, 0.1, DType::f64), full(channels, 0.7, DType::f64)};
     gradcheck([](auto in) { return batch_norm2d(in[0], in[1], in[2], {}, {.eps = 1e-3}); }, {x, weight, bias});
     gradcheck([](auto in) { return batch_norm2d(in[0], {}, {}, {}, {.eps = 1e-3}); }, {x});
@@ -73,7 +77,8 @@ TEST_CASE("batch_norm2d: gradients match differences in training and evaluation"
 }
 
 TEST_CASE("batch_norm2d: running statistics move once a step, also through a replayed region") {
-  const Tensor x = leaf(test_values({4, 2, 3, 3}, DType::f32, 1)), weight = leaf(full({2}, 1, DType::f32)), bias = leaf(zeros({2}, DType::f32));
+  const Tensor x = leaf(test_values({4, 2, 3, 3}, DType::f32, 1)), weight = leaf(full({2}, 1, DType::f32)),
+               bias = leaf(zeros({2}, DType::f32));
   const auto run = [&](bool in_region, const RunningStatistics& running) {
     for (const Tensor& t : {x, weight, bias}) clear_grad(t);
     const auto block = [&](const Tensor& t) {
@@ -108,7 +113,8 @@ TEST_CASE("batch_norm2d: one value per channel is a clear error in training, lay
 TEST_CASE("layer_norm and batch_norm2d: a mixed mode writes 16 bits from f32, and gradients keep their inputs' dtypes") {
   for (const auto& [mode, half] : {std::pair{Precision::f16_mixed, DType::f16}, std::pair{Precision::bf16_mixed, DType::bf16}}) {
     for (const DType input : {DType::f32, half}) {
-      const Tensor x = leaf(test_values({6, 5}, input, 1)), weight = leaf(test_values({5}, DType::f32, 2)), bias = leaf(test_values({5}, DType::f32, 3));
+      const Tensor x = leaf(test_values({6, 5}, input, 1)), weight = leaf(test_values({5}, DType::f32, 2)),
+                   bias = leaf(test_values({5}, DType::f32, 3));
       for (const bool is_layer_norm : {true, false}) {
         for (const Tensor& t : {x, weight, bias}) clear_grad(t);
         Tensor y;
@@ -131,7 +137,8 @@ TEST_CASE("layer_norm op: a 16-bit output is rebuilt, and a region replayed, wit
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const bool is_mixed : {false, true}) {
       const DType wide = is_mixed ? DType::f32 : dtype;
-      const Tensor x = leaf(test_values({20, 31}, wide, 1)), weight = leaf(test_values({31}, wide, 2)), bias = leaf(test_values({31}, wide, 3));
+      const Tensor x = leaf(test_values({20, 31}, wide, 1)), weight = leaf(test_values({31}, wide, 2)),
+                   bias = leaf(test_values({31}, wide, 3));
       // Two ops read the first output, which neither keeps.
       const auto block = [&](const Tensor& t) {
         const Tensor once = layer_norm(t, weight, bias, 1e-5);

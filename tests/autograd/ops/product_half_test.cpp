@@ -60,7 +60,8 @@ TEST_CASE("linear: 16-bit values and gradients are f32 sums rounded once, with 1
         const Tensor grad = convert(random_tensor(y.shape(), DType::f32, 4), dtype);
         backward(y, {.grad_out = grad});
         // The weight as the product sees it.
-        const Tensor seen = convert(detach(weight), dtype), wide_x = wide_leaf(x), wide_weight = wide_leaf(seen), wide_bias = wide_leaf(bias);
+        const Tensor seen = convert(detach(weight), dtype), wide_x = wide_leaf(x), wide_weight = wide_leaf(seen),
+                     wide_bias = wide_leaf(bias);
         const Tensor ref = linear(wide_x, wide_weight, wide_bias);
         backward(ref, {.grad_out = convert(grad, DType::f64)});
         INFO("x " << shape << " out " << out << " " << dtype << " parameters " << parameters);
@@ -79,8 +80,9 @@ TEST_CASE("linear: 16-bit values and gradients are f32 sums rounded once, with 1
 }
 
 TEST_CASE("matmul: 16-bit values and gradients are f32 sums rounded once, over broadcast batches too") {
-  const std::vector<std::pair<Shape, Shape>> cases = {
-      {{33, 7}, {7, 31}}, {{2, 3, 40}, {2, 40, 5}}, {{2, 30, 4}, {4, 5}}, {{3, 4}, {20, 4, 5}}, {{2, 1, 3, 4}, {1, 30, 4, 2}}, {{0, 3, 4}, {4, 5}}, {{1000, 1}, {1, 1}}};
+  const std::vector<std::pair<Shape, Shape>> cases = {{{33, 7}, {7, 31}},   {{2, 3, 40}, {2, 40, 5}},      {{2, 30, 4}, {4, 5}},
+                                                      {{3, 4}, {20, 4, 5}}, {{2, 1, 3, 4}, {1, 30, 4, 2}}, {{0, 3, 4}, {4, 5}},
+                                                      {{1000, 1}, {1, 1}}};
   for (DType dtype : {DType::f16, DType::bf16}) {
     for (const auto& [a_shape, b_shape] : cases) {
       const Tensor a = leaf(a_shape, 1, dtype), b = leaf(b_shape, 2, dtype), y = matmul(a, b);
@@ -102,7 +104,8 @@ TEST_CASE("matmul: 16-bit values and gradients are f32 sums rounded once, over b
 }
 
 TEST_CASE("linear: strided 16-bit inputs give the bits of contiguous ones") {
-  const Tensor x = convert(random_tensor({20, 33}, DType::f32, 1), DType::bf16), weight = convert(random_tensor({7, 33}, DType::f32, 2), DType::bf16);
+  const Tensor x = convert(random_tensor({20, 33}, DType::f32, 1), DType::bf16),
+               weight = convert(random_tensor({7, 33}, DType::f32, 2), DType::bf16);
   const Tensor turned = view::transpose(contiguous_values(view::transpose(x, 0, 1)), 0, 1);
   CHECK(same_bits(linear(x, weight), linear(turned, weight)));
   CHECK(same_bits(matmul(x, view::transpose(weight, 0, 1)), matmul(turned, view::transpose(weight, 0, 1))));
@@ -125,7 +128,8 @@ TEST_CASE("linear: in 16 bits no tensor wider than its operands is allocated, in
 }
 
 TEST_CASE("conv2d and patch_embedding: mixed modes write f32 gradients for f32 parameters and save the images as they are") {
-  const Tensor images = random_tensor({3, 2, 8, 8}, DType::f32, 1), weight = leaf({5, 2, 4, 4}, 2, DType::f32), bias = leaf({5}, 3, DType::f32);
+  const Tensor images = random_tensor({3, 2, 8, 8}, DType::f32, 1), weight = leaf({5, 2, 4, 4}, 2, DType::f32),
+               bias = leaf({5}, 3, DType::f32);
   Tensor patches, planes;
   {
     const PrecisionScope scope(Precision::bf16_mixed);
@@ -152,7 +156,10 @@ TEST_CASE("linear and conv2d: refuse dtypes that do not go together") {
   CHECK_THROWS_AS(linear(x, convert(random_tensor({4, 3}, DType::f32, 2), DType::bf16)), InvalidArgument);
   CHECK_THROWS_AS(linear(x, random_tensor({4, 3}, DType::f64, 2)), InvalidArgument);
   CHECK_THROWS_AS(linear(convert(x, DType::f32), convert(random_tensor({4, 3}, DType::f32, 2), DType::bf16)), InvalidArgument);
-  CHECK_THROWS_AS(linear(x, random_tensor({4, 3}, DType::f32, 2), convert(random_tensor({4}, DType::f32, 2), DType::bf16)), InvalidArgument);
+  CHECK_THROWS_AS(linear(x, random_tensor({4, 3}, DType::f32, 2), convert(random_tensor({4}, DType::f32, 2), DType::bf16)),
+                  InvalidArgument);
   CHECK_THROWS_AS(matmul(x, random_tensor({3, 4}, DType::f32, 2)), InvalidArgument);
-  CHECK_THROWS_AS(conv2d(convert(random_tensor({1, 1, 4, 4}, DType::f32, 1), DType::f16), convert(random_tensor({1, 1, 2, 2}, DType::f32, 2), DType::bf16)), InvalidArgument);
+  CHECK_THROWS_AS(conv2d(convert(random_tensor({1, 1, 4, 4}, DType::f32, 1), DType::f16),
+                         convert(random_tensor({1, 1, 2, 2}, DType::f32, 2), DType::bf16)),
+                  InvalidArgument);
 }

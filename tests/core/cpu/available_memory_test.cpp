@@ -22,16 +22,18 @@ std::string meminfo(std::int64_t mib) {
   return "MemTotal:       99999999 kB\nMemFree:          1024 kB\nMemAvailable:   " + std::to_string(mib * 1024) + " kB\n";
 }
 
-void write_v2(const ScratchDirectory& root, const std::string& group, const std::string& max, const std::string& high, std::int64_t used_mib,
-              std::int64_t cache_mib) {
+void write_v2(const ScratchDirectory& root, const std::string& group, const std::string& max, const std::string& high,
+              std::int64_t used_mib, std::int64_t cache_mib) {
   const std::string directory = "sys/fs/cgroup" + group;
   root.write(directory + "/memory.max", max + "\n");
   root.write(directory + "/memory.high", high + "\n");
   root.write(directory + "/memory.current", std::to_string(used_mib * kMiB) + "\n");
-  root.write(directory + "/memory.stat", "anon 5\ninactive_anon 7\ninactive_file " + std::to_string(cache_mib * kMiB) + "\nactive_file 3\n");
+  root.write(directory + "/memory.stat",
+             "anon 5\ninactive_anon 7\ninactive_file " + std::to_string(cache_mib * kMiB) + "\nactive_file 3\n");
 }
 
-void write_v1(const ScratchDirectory& root, const std::string& group, const std::string& limit, std::int64_t used_mib, std::int64_t cache_mib) {
+void write_v1(const ScratchDirectory& root, const std::string& group, const std::string& limit, std::int64_t used_mib,
+              std::int64_t cache_mib) {
   const std::string directory = "sys/fs/cgroup/memory" + group;
   root.write(directory + "/memory.limit_in_bytes", limit + "\n");
   root.write(directory + "/memory.usage_in_bytes", std::to_string(used_mib * kMiB) + "\n");

@@ -16,7 +16,8 @@ namespace {
 template <class To, class From>
 std::vector<To> converted(const std::vector<From>& from) {
   std::vector<To> to(from.size());
-  convert_floating(dtype_of<From>, reinterpret_cast<const std::byte*>(from.data()), dtype_of<To>, reinterpret_cast<std::byte*>(to.data()), std::int64_t(from.size()));
+  convert_floating(dtype_of<From>, reinterpret_cast<const std::byte*>(from.data()), dtype_of<To>, reinterpret_cast<std::byte*>(to.data()),
+                   std::int64_t(from.size()));
   return to;
 }
 

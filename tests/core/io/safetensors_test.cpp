@@ -66,8 +66,9 @@ TEST_CASE("safetensors: the data starts at a multiple of 8 and each tensor at a 
 TEST_CASE("safetensors: zero-size and scalar tensors are valid, a header {} holds no tensors") {
   const ScratchDirectory scratch;
   const float seven = 7;
-  const std::string header = R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"F32","shape":[2,0],"data_offsets":[4,4]},)"
-                             R"("c":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})";
+  const std::string header =
+      R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"F32","shape":[2,0],"data_offsets":[4,4]},)"
+      R"("c":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})";
   const SafetensorsFile file(scratch.write("a", file_of(header, std::string(reinterpret_cast<const char*>(&seven), 4))));
   CHECK(file.read("a").numel() == 0);
   CHECK(file.read("b").numel() == 0);
@@ -88,13 +89,17 @@ TEST_CASE("safetensors: lengths, shapes and offsets that do not add up are refus
   long_header[0] = char(0xe8), long_header[1] = 3;  // 1000 in a file of 72 bytes
   CHECK(message_of(scratch, long_header).find("header of 1000 bytes in a file of 72") != std::string::npos);
   CHECK(message_of(scratch, std::string(16, '\xff')).find("at most 100000000") != std::string::npos);
-  CHECK(message_of(scratch, file_of(tensor("F32", "[1000,1000]", "[0,4]"), four)).find("'w': shape [1000, 1000] of f32 takes 4000000 bytes") !=
+  CHECK(message_of(scratch, file_of(tensor("F32", "[1000,1000]", "[0,4]"), four))
+            .find("'w': shape [1000, 1000] of f32 takes 4000000 bytes") != std::string::npos);
+  CHECK(message_of(scratch, file_of(tensor("F32", "[1]", "[8,4]"), four)).find("'w': data_offsets [8, 4] are reversed") !=
         std::string::npos);
-  CHECK(message_of(scratch, file_of(tensor("F32", "[1]", "[8,4]"), four)).find("'w': data_offsets [8, 4] are reversed") != std::string::npos);
-  CHECK(message_of(scratch, file_of(tensor("F32", "[4]", "[0,16]"), four)).find("'w': data_offsets [0, 16] run past the end") != std::string::npos);
-  CHECK(message_of(scratch, file_of(tensor("F32", "[1]", "[0,4]"), four + "XYZ")).find("3 bytes after the last tensor") != std::string::npos);
+  CHECK(message_of(scratch, file_of(tensor("F32", "[4]", "[0,16]"), four)).find("'w': data_offsets [0, 16] run past the end") !=
+        std::string::npos);
+  CHECK(message_of(scratch, file_of(tensor("F32", "[1]", "[0,4]"), four + "XYZ")).find("3 bytes after the last tensor") !=
+        std::string::npos);
   CHECK(message_of(scratch, file_of(tensor("F32", "[1]", "[4,8]"), four + four)).find("(a hole)") != std::string::npos);
-  CHECK(message_of(scratch, file_of(tensor("F32", "[4294967296,4294967296]", "[0,4]"), four)).find("larger than any file") != std::string::npos);
+  CHECK(message_of(scratch, file_of(tensor("F32", "[4294967296,4294967296]", "[0,4]"), four)).find("larger than any file") !=
+        std::string::npos);
   CHECK(message_of(scratch, file_of(tensor("F32", "[99999999999999999999999]", "[0,4]"), four)).find("'w'") != std::string::npos);
   CHECK(message_of(scratch, file_of(tensor("F32", "[-1]", "[0,4]"), four)).find("'w'") != std::string::npos);
   CHECK(message_of(scratch, file_of(tensor("F32", "[1.5]", "[0,4]"), four)).find("'w'") != std::string::npos);
@@ -103,10 +108,14 @@ TEST_CASE("safetensors: lengths, shapes and offsets that do not add up are refus
   CHECK(message_of(scratch, file_of(tensor("F32", "[1]", "[0,4,8]"), four)).find("two numbers") != std::string::npos);
   CHECK(message_of(scratch, file_of(tensor("F8_E4M3", "[4]", "[0,4]"), four)).find("'w': dtype F8_E4M3") != std::string::npos);
   CHECK(message_of(scratch, file_of(R"({"w":{"dtype":"F32","shape":[1]}})", four)).find("'w': expected dtype, shape") != std::string::npos);
-  CHECK(message_of(scratch, file_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", four))
+  CHECK(message_of(
+            scratch,
+            file_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", four))
             .find("'w': the name occurs twice") != std::string::npos);
-  CHECK(message_of(scratch, file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
-                                    four + "xx")).find("overlaps") != std::string::npos);
+  CHECK(message_of(scratch,
+                   file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+                           four + "xx"))
+            .find("overlaps") != std::string::npos);
   CHECK(message_of(scratch, file_of("{\"w\":", four)).find("not valid JSON") != std::string::npos);
   CHECK(message_of(scratch, file_of("{}{}", "")).find("not valid JSON") != std::string::npos);
   CHECK(message_of(scratch, file_of("{" + std::string(100'000, '['), "")).find("not valid JSON") != std::string::npos);
@@ -131,7 +140,8 @@ TEST_CASE("safetensors: two tensors of one name are refused before anything is w
 
 TEST_CASE("safetensors: a file with any bytes changed, removed or added loads or is refused, and never does anything else") {
   const ScratchDirectory scratch;
-  write_safetensors(scratch / "good", {{"a", from_values<float>({1, 2, 3, 4}, {2, 2})}, {"b", from_values<std::int64_t>({5}, {})}}, {{"key", "value"}});
+  write_safetensors(scratch / "good", {{"a", from_values<float>({1, 2, 3, 4}, {2, 2})}, {"b", from_values<std::int64_t>({5}, {})}},
+                    {{"key", "value"}});
   const std::string good = read_text_file(scratch / "good");
   std::uint32_t random = 12345;
   const auto next = [&](std::size_t below) { return std::size_t((random = random * 1664525u + 1013904223u) >> 8) % below; };

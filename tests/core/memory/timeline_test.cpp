@@ -5,7 +5,6 @@
 #include <refrain/tests/support/catch.h>
 
 #include <map>
-#include <optional>
 
 using namespace refrain;
 
@@ -184,7 +183,8 @@ TEST_CASE("timeline: begun midway it knows the blocks that are alive, with their
   player.play(200);
   const Timeline timeline = device.timeline();
   REQUIRE(timeline.end_tick() - timeline.first_tick() == std::int64_t(player.after.size()));
-  for (std::size_t i = 0; i < player.after.size(); ++i) REQUIRE(sums_at(timeline, timeline.first_tick() + std::int64_t(i)) == player.after[i]);
+  for (std::size_t i = 0; i < player.after.size(); ++i)
+    REQUIRE(sums_at(timeline, timeline.first_tick() + std::int64_t(i)) == player.after[i]);
   check_peak(device);
 }
 
@@ -225,7 +225,8 @@ TEST_CASE("timeline: forgetting all but the last marks keeps the state, the kind
       CHECK(timeline.marks().back().tick == marked.back());
       if (step >= keep) CHECK(timeline.first_tick() == marked[marked.size() - num_marks]);
       REQUIRE(timeline.end_tick() - begin == std::int64_t(player.after.size()));
-      for (std::int64_t t = timeline.first_tick(); t < timeline.end_tick(); t += 5) REQUIRE(sums_at(timeline, t) == player.after[std::size_t(t - begin)]);
+      for (std::int64_t t = timeline.first_tick(); t < timeline.end_tick(); t += 5)
+        REQUIRE(sums_at(timeline, t) == player.after[std::size_t(t - begin)]);
       check_peak(device);
     }
     std::int64_t died = 0;

@@ -42,7 +42,8 @@ TEST_CASE("concat: an expanded class token goes in front of every sample") {
 
 TEST_CASE("concat: f16 and bf16 parts of an f32 whole are widened as they are copied") {
   for (DType half : {DType::f16, DType::bf16}) {
-    const Tensor token = random_tensor({1, 1, 33}, DType::f32, 1), patches = random_tensor({5, 4, 33}, half, 2), out = full({5, 6, 33}, -77, DType::f32);
+    const Tensor token = random_tensor({1, 1, 33}, DType::f32, 1), patches = random_tensor({5, 4, 33}, half, 2),
+                 out = full({5, 6, 33}, -77, DType::f32);
     for (const auto& [name, layout] : layouts_of(patches)) {
       const std::vector<In> inputs{In(view::expand(token, {5, 1, 33})), In(layout), In(view::expand(token, {5, 1, 33}))};
       launch(Concat{.inputs = inputs, .dim = 1, .out = out});

@@ -16,8 +16,14 @@ struct Conv {
 Tensor forward(const Conv& c, const Tensor& x, const Tensor& weight, const Tensor& bias, GemmEngine engine) {
   const ConvolutionGeometry g = ConvolutionGeometry::of("test", x.shape(), weight.shape(), c.stride, c.padding);
   const Tensor out = full({g.B, g.O, g.Y(), g.X()}, std::nan(""), x.dtype());
-  launch(Conv2dForward{.x = x, .weight = weight, .bias = bias, .out = out, .scratch = empty({g.scratch_size()}, x.dtype()), .stride = c.stride,
-                       .padding = c.padding, .engine = engine});
+  launch(Conv2dForward{.x = x,
+                       .weight = weight,
+                       .bias = bias,
+                       .out = out,
+                       .scratch = empty({g.scratch_size()}, x.dtype()),
+                       .stride = c.stride,
+                       .padding = c.padding,
+                       .engine = engine});
   return out;
 }
 
@@ -28,8 +34,14 @@ std::vector<Tensor> backward(const Conv& c, const Tensor& grad, const Tensor& x,
   const DType sums = accumulator_dtype(x.dtype());
   launch(Conv2dBackwardInput{.grad_out = grad, .weight = weight, .out = grad_x, .scratch = empty({g.input_scratch_size(x.dtype())}, sums),
                              .stride = c.stride, .padding = c.padding, .engine = engine});
-  launch(Conv2dBackwardWeight{.grad_out = grad, .x = x, .out = grad_weight, .scratch = empty({g.weight_scratch_size()}, x.dtype()),
-                              .sums = empty({g.weight_sums_size(weights)}, sums), .stride = c.stride, .padding = c.padding, .engine = engine});
+  launch(Conv2dBackwardWeight{.grad_out = grad,
+                              .x = x,
+                              .out = grad_weight,
+                              .scratch = empty({g.weight_scratch_size()}, x.dtype()),
+                              .sums = empty({g.weight_sums_size(weights)}, sums),
+                              .stride = c.stride,
+                              .padding = c.padding,
+                              .engine = engine});
   launch(Conv2dBackwardBias{.grad_out = grad, .out = grad_bias});
   return {grad_x, grad_weight, grad_bias};
 }
@@ -72,9 +84,11 @@ const std::vector<Conv>& cases() {
 TEST_CASE("conv2d: forward and gradients equal the definition, in chunks of images and of rows") {
   for (const Conv& c : cases()) {
     const ConvolutionGeometry g = c.geometry();
-    const Tensor x = random_tensor(c.x, DType::f32, 1), weight = random_tensor(c.weight, DType::f32, 2), bias = random_tensor({g.O}, DType::f32, 3);
+    const Tensor x = random_tensor(c.x, DType::f32, 1), weight = random_tensor(c.weight, DType::f32, 2),
+                 bias = random_tensor({g.O}, DType::f32, 3);
     const Tensor grad = random_tensor({g.B, g.O, g.Y(), g.X()}, DType::f32, 4);
-    const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), bs = bias.to_vector<double>(), gs = grad.to_vector<double>();
+    const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), bs = bias.to_vector<double>(),
+                              gs = grad.to_vector<double>();
     std::vector<double> out(gs.size()), grad_x(xs.size()), grad_weight(ws.size()), grad_bias(bs.size());
     const std::size_t plane = std::size_t(g.Y() * g.X());
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -103,7 +117,8 @@ TEST_CASE("conv2d: bits are equal on 1, 2 and 4 threads") {
     const ConvolutionGeometry g = c.geometry();
     for (GemmEngine engine : engines()) {
       CHECK(same_on_all_threads([&] {
-        const Tensor x = random_tensor(c.x, DType::f32, 1), weight = random_tensor(c.weight, DType::f32, 2), bias = random_tensor({g.O}, DType::f32, 3);
+        const Tensor x = random_tensor(c.x, DType::f32, 1), weight = random_tensor(c.weight, DType::f32, 2),
+                     bias = random_tensor({g.O}, DType::f32, 3);
         std::vector<Tensor> all = backward(c, random_tensor({g.B, g.O, g.Y(), g.X()}, DType::f32, 4), x, weight, engine, DType::f32);
         all.push_back(forward(c, x, weight, bias, engine));
         return all;
@@ -114,7 +129,8 @@ TEST_CASE("conv2d: bits are equal on 1, 2 and 4 threads") {
 
 TEST_CASE("conv2d: an image's bits do not depend on the batch around it") {
   const Conv& c = cases()[6];
-  const Tensor x = random_tensor(c.x, DType::f32, 1), weight = random_tensor(c.weight, DType::f32, 2), bias = random_tensor({c.weight[0]}, DType::f32, 3);
+  const Tensor x = random_tensor(c.x, DType::f32, 1), weight = random_tensor(c.weight, DType::f32, 2),
+               bias = random_tensor({c.weight[0]}, DType::f32, 3);
   for (GemmEngine engine : engines()) {
     const Tensor all = forward(c, x, weight, bias, engine);
     for (std::int64_t image : {0, 33, 69}) {
@@ -129,7 +145,8 @@ namespace {
 Tensor embed(const Tensor& x, const Tensor& weight, const Tensor& bias, GemmEngine engine) {
   const PatchGeometry g = PatchGeometry::of("test", x.shape(), weight.shape());
   const Tensor out = full({g.B, g.patches(), g.D}, std::nan(""), weight.dtype());
-  launch(PatchEmbeddingForward{.x = x, .weight = weight, .bias = bias, .out = out, .scratch = empty({g.scratch_size()}, weight.dtype()), .engine = engine});
+  launch(PatchEmbeddingForward{
+      .x = x, .weight = weight, .bias = bias, .out = out, .scratch = empty({g.scratch_size()}, weight.dtype()), .engine = engine});
   return out;
 }
 
@@ -138,7 +155,8 @@ std::vector<Tensor> embed_backward(const Tensor& grad, const Tensor& x, const Te
   const Tensor grad_x = full(x.shape(), std::nan(""), x.dtype()), grad_weight = full(weight.shape(), std::nan(""), weights);
   const Tensor grad_bias = full({g.D}, std::nan(""), weights);
   const DType sums = accumulator_dtype(grad.dtype());
-  launch(PatchEmbeddingBackwardInput{.grad_out = grad, .weight = weight, .out = grad_x, .scratch = empty({g.scratch_size()}, sums), .engine = engine});
+  launch(PatchEmbeddingBackwardInput{
+      .grad_out = grad, .weight = weight, .out = grad_x, .scratch = empty({g.scratch_size()}, sums), .engine = engine});
   launch(PatchEmbeddingBackwardWeight{.grad_out = grad, .x = x, .out = grad_weight, .grad_bias = grad_bias,
                                       .scratch = empty({g.scratch_size()}, grad.dtype()),
                                       .sums = empty({g.weight_sums_size(grad_weight.dtype())}, sums), .engine = engine});
@@ -156,12 +174,14 @@ const std::vector<std::pair<Shape, Shape>>& patch_cases() {
 TEST_CASE("patch_embedding: forward and gradients equal the definition") {
   for (const auto& [x_shape, weight_shape] : patch_cases()) {
     const PatchGeometry g = PatchGeometry::of("test", x_shape, weight_shape);
-    const Tensor x = random_tensor(x_shape, DType::f64, 1), weight = random_tensor(weight_shape, DType::f64, 2), bias = random_tensor({g.D}, DType::f64, 3);
+    const Tensor x = random_tensor(x_shape, DType::f64, 1), weight = random_tensor(weight_shape, DType::f64, 2),
+                 bias = random_tensor({g.D}, DType::f64, 3);
     const Tensor grad = random_tensor({g.B, g.patches(), g.D}, DType::f64, 4);
     const Tensor out = embed(x, weight, bias, GemmEngine::automatic);
     const std::vector<Tensor> grads = embed_backward(grad, x, weight, GemmEngine::automatic, DType::f64);
     const std::vector<double> biases = bias.to_vector<double>();
-    std::vector<double> expected(std::size_t(out.numel())), grad_x(std::size_t(x.numel())), grad_weight(std::size_t(weight.numel())), grad_bias(std::size_t(g.D));
+    std::vector<double> expected(std::size_t(out.numel())), grad_x(std::size_t(x.numel())), grad_weight(std::size_t(weight.numel())),
+        grad_bias(std::size_t(g.D));
     const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), gs = grad.to_vector<double>();
     for (std::int64_t r = 0; r < g.rows(); ++r) {
       const std::int64_t b = r / g.patches(), py = r % g.patches() / (g.W / g.Q), px = r % g.patches() % (g.W / g.Q);
@@ -171,7 +191,8 @@ TEST_CASE("patch_embedding: forward and gradients equal the definition") {
         grad_bias[std::size_t(d)] += gs[at];
         for (std::int64_t w = 0; w < g.window(); ++w) {
           const std::int64_t c = w / (g.P * g.Q), p = w / g.Q % g.P, q = w % g.Q;
-          const std::size_t pixel = std::size_t(((b * g.C + c) * g.H + py * g.P + p) * g.W + px * g.Q + q), tap = std::size_t(d * g.window() + w);
+          const std::size_t pixel = std::size_t(((b * g.C + c) * g.H + py * g.P + p) * g.W + px * g.Q + q),
+                            tap = std::size_t(d * g.window() + w);
           expected[at] += xs[pixel] * ws[tap];
           grad_x[pixel] += gs[at] * ws[tap];
           grad_weight[tap] += gs[at] * xs[pixel];
@@ -189,7 +210,8 @@ TEST_CASE("patch_embedding: bits are equal on 1, 2 and 4 threads and do not depe
   for (GemmEngine engine : engines()) {
     for (const auto& shapes : patch_cases()) {
       const PatchGeometry g = PatchGeometry::of("test", shapes.first, shapes.second);
-      const Tensor x = random_tensor(shapes.first, DType::f32, 1), weight = random_tensor(shapes.second, DType::f32, 2), bias = random_tensor({g.D}, DType::f32, 3);
+      const Tensor x = random_tensor(shapes.first, DType::f32, 1), weight = random_tensor(shapes.second, DType::f32, 2),
+                   bias = random_tensor({g.D}, DType::f32, 3);
       const Tensor grad = random_tensor({g.B, g.patches(), g.D}, DType::f32, 4);
       CHECK(same_on_all_threads([&] {
         std::vector<Tensor> all = embed_backward(grad, x, weight, engine, DType::f32);
@@ -228,7 +250,8 @@ struct Sums {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double sum_error = double(count[i] + 8) * (0x1p-24 * magnitude[i] + 0x1p-126);
       const double difference = std::abs(values[i] - value[i]);
-      worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference / (u * (std::abs(value[i]) + sum_error) + sum_error + 0x1p-25));
+      worst =
+          std::isnan(difference) ? HUGE_VAL : std::max(worst, difference / (u * (std::abs(value[i]) + sum_error) + sum_error + 0x1p-25));
     }
     return worst;
   }
@@ -241,10 +264,13 @@ struct Sums {
 TEST_CASE("conv2d: 16-bit forward and gradients are f32 sums rounded once, weight gradients in f32 too") {
   for (const Conv& c : cases()) {
     const ConvolutionGeometry g = c.geometry();
-    for (auto [dtype, weights] : std::vector<std::pair<DType, DType>>{{DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f16, DType::f16}}) {
+    for (auto [dtype, weights] :
+         std::vector<std::pair<DType, DType>>{{DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f16, DType::f16}}) {
       const Tensor x = rounded(random_tensor(c.x, DType::f32, 1), dtype), weight = rounded(random_tensor(c.weight, DType::f32, 2), dtype);
-      const Tensor bias = rounded(random_tensor({g.O}, DType::f32, 3), weights), grad = rounded(random_tensor({g.B, g.O, g.Y(), g.X()}, DType::f32, 4), dtype);
-      const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), bs = bias.to_vector<double>(), gs = grad.to_vector<double>();
+      const Tensor bias = rounded(random_tensor({g.O}, DType::f32, 3), weights),
+                   grad = rounded(random_tensor({g.B, g.O, g.Y(), g.X()}, DType::f32, 4), dtype);
+      const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), bs = bias.to_vector<double>(),
+                                gs = grad.to_vector<double>();
       Sums out(grad.numel()), grad_x(x.numel()), grad_weight(weight.numel()), grad_bias(g.O);
       const std::size_t plane = std::size_t(g.Y() * g.X());
       for (std::size_t i = 0; i < gs.size(); ++i) {
@@ -257,7 +283,8 @@ TEST_CASE("conv2d: 16-bit forward and gradients are f32 sums rounded once, weigh
         grad_weight.add(w, gs[o] * xs[i]);
       });
       for (GemmEngine engine : {GemmEngine::builtin, GemmEngine::automatic}) {
-        INFO("x " << c.x << " weight " << c.weight << " stride " << c.stride << " padding " << c.padding << " engine " << int(engine) << " " << dtype);
+        INFO("x " << c.x << " weight " << c.weight << " stride " << c.stride << " padding " << c.padding << " engine " << int(engine) << " "
+                  << dtype);
         CHECK(out.error(forward(c, x, weight, bias, engine)) <= 1);
         const std::vector<Tensor> grads = backward(c, grad, x, weight, engine, weights);
         CHECK(grad_x.error(grads[0]) <= 1);
@@ -274,7 +301,8 @@ TEST_CASE("conv2d and patch_embedding: 16-bit bits are equal on 1, 2 and 4 threa
     const ConvolutionGeometry g = c.geometry();
     const auto values = [](const Shape& shape, std::uint64_t seed) { return rounded(random_tensor(shape, DType::f32, seed), DType::bf16); };
     CHECK(same_on_all_threads([&] {
-      std::vector<Tensor> all = backward(c, values({g.B, g.O, g.Y(), g.X()}, 4), values(c.x, 1), values(c.weight, 2), GemmEngine::automatic, weights);
+      std::vector<Tensor> all =
+          backward(c, values({g.B, g.O, g.Y(), g.X()}, 4), values(c.x, 1), values(c.weight, 2), GemmEngine::automatic, weights);
       all.push_back(forward(c, values(c.x, 1), values(c.weight, 2), values({g.O}, 3), GemmEngine::automatic));
       return all;
     }));
@@ -314,9 +342,11 @@ TEST_CASE("patch_embedding: 16-bit forward and gradients are f32 sums rounded on
   for (const auto& [x_shape, weight_shape] : {patch_cases()[0], patch_cases()[1]}) {
     const PatchGeometry g = PatchGeometry::of("test", x_shape, weight_shape);
     for (DType dtype : {DType::f16, DType::bf16}) {
-      const Tensor x = rounded(random_tensor(x_shape, DType::f32, 1), dtype), weight = rounded(random_tensor(weight_shape, DType::f32, 2), dtype);
+      const Tensor x = rounded(random_tensor(x_shape, DType::f32, 1), dtype),
+                   weight = rounded(random_tensor(weight_shape, DType::f32, 2), dtype);
       const Tensor bias = random_tensor({g.D}, DType::f32, 3), grad = rounded(random_tensor({g.B, g.patches(), g.D}, DType::f32, 4), dtype);
-      const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), gs = grad.to_vector<double>(), bs = bias.to_vector<double>();
+      const std::vector<double> xs = x.to_vector<double>(), ws = weight.to_vector<double>(), gs = grad.to_vector<double>(),
+                                bs = bias.to_vector<double>();
       Sums out(grad.numel()), grad_x(x.numel()), grad_weight(weight.numel()), grad_bias(g.D);
       for (std::int64_t r = 0; r < g.rows(); ++r) {
         const std::int64_t b = r / g.patches(), py = r % g.patches() / (g.W / g.Q), px = r % g.patches() % (g.W / g.Q);
@@ -326,7 +356,8 @@ TEST_CASE("patch_embedding: 16-bit forward and gradients are f32 sums rounded on
           grad_bias.add(std::size_t(d), gs[at]);
           for (std::int64_t w = 0; w < g.window(); ++w) {
             const std::int64_t c = w / (g.P * g.Q), p = w / g.Q % g.P, q = w % g.Q;
-            const std::size_t pixel = std::size_t(((b * g.C + c) * g.H + py * g.P + p) * g.W + px * g.Q + q), tap = std::size_t(d * g.window() + w);
+            const std::size_t pixel = std::size_t(((b * g.C + c) * g.H + py * g.P + p) * g.W + px * g.Q + q),
+                              tap = std::size_t(d * g.window() + w);
             out.add(at, xs[pixel] * ws[tap]);
             grad_x.add(pixel, gs[at] * ws[tap]);
             grad_weight.add(tap, gs[at] * xs[pixel]);

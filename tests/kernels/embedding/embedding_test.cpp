@@ -48,7 +48,8 @@ TEST_CASE("embedding: forward copies rows and backward adds them, in the order o
               sum = dtype == DType::f32 ? double(float(sum) + float(g[i * D + c])) : sum + g[i * D + c];
             }
           }
-          const bool same_rows = forward(indices, weight).to_vector<double>() == out, same_sums = backward(grad_out, indices, rows).to_vector<double>() == grad;
+          const bool same_rows = forward(indices, weight).to_vector<double>() == out,
+                     same_sums = backward(grad_out, indices, rows).to_vector<double>() == grad;
           CHECK(same_rows);
           CHECK(same_sums);
         }
@@ -84,7 +85,8 @@ TEST_CASE("embedding: an index out of range is named before anything is written"
 TEST_CASE("embedding: results are the same on 1, 2 and 4 threads") {
   std::vector<std::int64_t> values;
   for (std::int64_t i = 0; i < 3000; ++i) values.push_back(i * 7919 % 400);
-  const Tensor indices = indices_of(values, DType::i64, {3000}), weight = random_tensor({400, 200}, DType::f32, 1), grad = random_tensor({3000, 200}, DType::f32, 2);
+  const Tensor indices = indices_of(values, DType::i64, {3000}), weight = random_tensor({400, 200}, DType::f32, 1),
+               grad = random_tensor({3000, 200}, DType::f32, 2);
   CHECK(same_on_all_threads([&] { return std::vector<Tensor>{forward(indices, weight), backward(grad, indices, 400)}; }));
 }
 

@@ -27,10 +27,24 @@ Result run_both(const Tensor& logits, const Tensor& targets, const Options& o, d
   const Shape loss_shape = o.reduction == Reduction::none ? targets.shape() : Shape{};
   Result r{full(loss_shape, 77, logits.dtype()), full(logits.shape(), 77, logits.dtype())};
   const Tensor statistics = empty(pairs, logits.dtype()), row_losses = empty(targets.shape(), logits.dtype());
-  launch(CrossEntropyForward{.logits = logits, .targets = targets, .ignore_index = o.ignore_index, .label_smoothing = o.label_smoothing,
-                             .reduction = o.reduction, .scale = o.scale, .out = r.loss, .statistics = statistics, .row_losses = row_losses});
-  launch(CrossEntropyBackward{.grad_out = full(loss_shape, grad_out, logits.dtype()), .logits = logits, .targets = targets, .statistics = statistics,
-                              .ignore_index = o.ignore_index, .label_smoothing = o.label_smoothing, .reduction = o.reduction, .scale = o.scale, .out = r.grad});
+  launch(CrossEntropyForward{.logits = logits,
+                             .targets = targets,
+                             .ignore_index = o.ignore_index,
+                             .label_smoothing = o.label_smoothing,
+                             .reduction = o.reduction,
+                             .scale = o.scale,
+                             .out = r.loss,
+                             .statistics = statistics,
+                             .row_losses = row_losses});
+  launch(CrossEntropyBackward{.grad_out = full(loss_shape, grad_out, logits.dtype()),
+                              .logits = logits,
+                              .targets = targets,
+                              .statistics = statistics,
+                              .ignore_index = o.ignore_index,
+                              .label_smoothing = o.label_smoothing,
+                              .reduction = o.reduction,
+                              .scale = o.scale,
+                              .out = r.grad});
   return r;
 }
 
@@ -101,7 +115,8 @@ TEST_CASE("cross_entropy: an ignored row counts for nothing") {
 
 TEST_CASE("cross_entropy: the gradient of a huge logit keeps its precision") {
   const std::vector<double> small{0.5, -1, 2}, large{10000.5, 9999, 10002};
-  const Result a = run_both(tensor_of(small, {1, 3}, DType::f32), targets_of({1}), {}), b = run_both(tensor_of(large, {1, 3}, DType::f32), targets_of({1}), {});
+  const Result a = run_both(tensor_of(small, {1, 3}, DType::f32), targets_of({1}), {}),
+               b = run_both(tensor_of(large, {1, 3}, DType::f32), targets_of({1}), {});
   CHECK(b.loss.item() == Approx(a.loss.item()).epsilon(1e-6));
   CHECK(error_against(b.grad, a.grad.to_vector<double>()) < 1e-6);
   CHECK(run_both(tensor_of({-3e38, 3e38}, {1, 2}, DType::f32), targets_of({1}), {}).loss.item() == 0);
@@ -125,16 +140,31 @@ TEST_CASE("cross_entropy: masked logits are fine, and a row of -inf alone has an
 }
 
 TEST_CASE("cross_entropy: a target out of range is named before anything is written") {
-  const Tensor logits = zeros({3, 4}, DType::f32), out = full({}, 5, DType::f32), row_losses = full({3}, 5, DType::f32), grad = full({3, 4}, 5, DType::f32);
+  const Tensor logits = zeros({3, 4}, DType::f32), out = full({}, 5, DType::f32), row_losses = full({3}, 5, DType::f32),
+               grad = full({3, 4}, 5, DType::f32);
   for (std::int64_t bad : {std::int64_t{4}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()}) {
     const Tensor targets = targets_of({0, bad, 3});
     const std::string message = message_of([&] {
-      launch(CrossEntropyForward{.logits = logits, .targets = targets, .ignore_index = -100, .label_smoothing = 0, .reduction = Reduction::mean,
-                                 .scale = 1, .out = out, .statistics = {}, .row_losses = row_losses});
+      launch(CrossEntropyForward{.logits = logits,
+                                 .targets = targets,
+                                 .ignore_index = -100,
+                                 .label_smoothing = 0,
+                                 .reduction = Reduction::mean,
+                                 .scale = 1,
+                                 .out = out,
+                                 .statistics = {},
+                                 .row_losses = row_losses});
     });
     CHECK(message == concat("cross_entropy: target of row 1 must be 0 … 3 (V = 4) or ignore_index -100, got ", bad));
-    CHECK_THROWS_AS(launch(CrossEntropyBackward{.grad_out = out, .logits = logits, .targets = targets, .statistics = zeros({3, 2}, DType::f32), .ignore_index = -100,
-                                                .label_smoothing = 0, .reduction = Reduction::mean, .scale = 1, .out = grad}),
+    CHECK_THROWS_AS(launch(CrossEntropyBackward{.grad_out = out,
+                                                .logits = logits,
+                                                .targets = targets,
+                                                .statistics = zeros({3, 2}, DType::f32),
+                                                .ignore_index = -100,
+                                                .label_smoothing = 0,
+                                                .reduction = Reduction::mean,
+                                                .scale = 1,
+                                                .out = grad}),
                     InvalidArgument);
   }
   for (const Tensor& t : {out, row_losses, grad}) CHECK(t.to_vector<double>() == std::vector<double>(std::size_t(t.numel()), 5.0));
@@ -147,8 +177,8 @@ TEST_CASE("cross_entropy: sums scaled by one over all tokens add up to the mean 
   const auto part = [&](std::int64_t begin, std::int64_t end) {
     const auto x = logits.to_vector<double>();
     const auto t = targets.to_vector<std::int64_t>();
-    return run_both(tensor_of({x.begin() + begin * 9, x.begin() + end * 9}, {end - begin, 9}, DType::f64), targets_of({t.begin() + begin, t.begin() + end}),
-                    {.reduction = Reduction::sum, .scale = 1.0 / 3});
+    return run_both(tensor_of({x.begin() + begin * 9, x.begin() + end * 9}, {end - begin, 9}, DType::f64),
+                    targets_of({t.begin() + begin, t.begin() + end}), {.reduction = Reduction::sum, .scale = 1.0 / 3});
   };
   const Result whole = run_both(logits, targets, {});
   CHECK(part(0, 3).loss.item() + part(3, 4).loss.item() == Approx(whole.loss.item()).epsilon(1e-14));
@@ -187,11 +217,26 @@ TEST_CASE("cross_entropy: misaligned tensors, nothing written outside") {
     for (std::int64_t classes : {1, 7, 33, 2049}) {
       const Tensor logits = random_tensor({3, classes}, dtype, 1), targets = targets_of({0, -100, classes - 1});
       const Result expected = run_both(logits, targets, {.label_smoothing = 0.1});
-      const Guarded x(logits), loss({}, dtype), statistics({3, 2}, dtype), row_losses({3}, dtype), grad({3, classes}, dtype), grad_out(full({}, 1, dtype));
-      launch(CrossEntropyForward{.logits = x.tensor, .targets = targets, .ignore_index = -100, .label_smoothing = 0.1, .reduction = Reduction::mean, .scale = 1,
-                                 .out = loss.tensor, .statistics = statistics.tensor, .row_losses = row_losses.tensor});
-      launch(CrossEntropyBackward{.grad_out = grad_out.tensor, .logits = x.tensor, .targets = targets, .statistics = statistics.tensor, .ignore_index = -100,
-                                  .label_smoothing = 0.1, .reduction = Reduction::mean, .scale = 1, .out = grad.tensor});
+      const Guarded x(logits), loss({}, dtype), statistics({3, 2}, dtype), row_losses({3}, dtype), grad({3, classes}, dtype),
+          grad_out(full({}, 1, dtype));
+      launch(CrossEntropyForward{.logits = x.tensor,
+                                 .targets = targets,
+                                 .ignore_index = -100,
+                                 .label_smoothing = 0.1,
+                                 .reduction = Reduction::mean,
+                                 .scale = 1,
+                                 .out = loss.tensor,
+                                 .statistics = statistics.tensor,
+                                 .row_losses = row_losses.tensor});
+      launch(CrossEntropyBackward{.grad_out = grad_out.tensor,
+                                  .logits = x.tensor,
+                                  .targets = targets,
+                                  .statistics = statistics.tensor,
+                                  .ignore_index = -100,
+                                  .label_smoothing = 0.1,
+                                  .reduction = Reduction::mean,
+                                  .scale = 1,
+                                  .out = grad.tensor});
       for (const Guarded* g : {&x, &loss, &statistics, &row_losses, &grad, &grad_out}) CHECK(g->is_intact());
       CHECK(same_bits(loss.tensor, expected.loss));
       CHECK(same_bits(grad.tensor, expected.grad));

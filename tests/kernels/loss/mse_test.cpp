@@ -9,7 +9,8 @@ namespace {
 std::vector<Tensor> run_both(const Tensor& x, const Tensor& target, Reduction reduction, double grad_out) {
   const Shape loss_shape = reduction == Reduction::none ? x.shape() : Shape{};
   const Tensor loss = empty(loss_shape, x.dtype()), grad = empty(x.shape(), x.dtype());
-  launch(MseForward{.x = x, .target = target, .reduction = reduction, .out = loss, .partials = empty({MseForward::num_partials(x.numel())}, DType::f64)});
+  launch(MseForward{
+      .x = x, .target = target, .reduction = reduction, .out = loss, .partials = empty({MseForward::num_partials(x.numel())}, DType::f64)});
   launch(MseBackward{.grad_out = full(loss_shape, grad_out, x.dtype()), .x = x, .target = target, .reduction = reduction, .out = grad});
   return {loss, grad};
 }

@@ -118,7 +118,8 @@ void check_all_products() {
     }
     check_product<S, C>({.m = 2000, .n = 40, .k = 33}, engine, 1, 0, Bias::none);  // more rows than a tile's buffer holds
     check_product<S, C>({.m = 20, .n = 40, .k = 33, .scale = 0x1p-10}, engine, 1, 0, Bias::none);
-    check_product<S, C>({.m = 20, .n = 40, .k = 33, .scale = 0x1p-62}, engine, 1, 0, Bias::none);  // bf16: products near the least normal number
+    check_product<S, C>({.m = 20, .n = 40, .k = 33, .scale = 0x1p-62}, engine, 1, 0,
+                        Bias::none);  // bf16: products near the least normal number
   }
 }
 
@@ -256,7 +257,8 @@ TEST_CASE("gemm: f16 sums far over 65,504 are no infinity where alpha or the res
   for (GemmEngine engine : engines<f16>()) {
     const std::int64_t m = 20, n = 18, k = 64;
     std::vector<f16> a(std::size_t(m * k), f16(1000.0f)), b(std::size_t(k * n), f16(1000.0f)), c(std::size_t(m * n));
-    GemmArgs<f16> args{.m = m, .n = n, .k = k, .a = {a.data(), k}, .b = {b.data(), n}, .c = c.data(), .ldc = n, .alpha = 0x1p-16f, .engine = engine};
+    GemmArgs<f16> args{
+        .m = m, .n = n, .k = k, .a = {a.data(), k}, .b = {b.data(), n}, .c = c.data(), .ldc = n, .alpha = 0x1p-16f, .engine = engine};
     gemm(args);
     for (f16 v : c) CHECK(float(v) == float(f16(64e6f * 0x1p-16f)));
     for (std::size_t i = 0; i < b.size(); ++i) {

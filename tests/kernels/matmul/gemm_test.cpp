@@ -80,8 +80,18 @@ void check_all_products() {
   for (GemmEngine engine : engines_for(dtype_of<T>)) {
     for (bool ta : {false, true}) {
       for (bool tb : {false, true}) {
-        for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{
-                 {1, 1, 1}, {1, 31, 7}, {23, 1, 5}, {24, 33, 32}, {25, 16, 0}, {47, 2, 31}, {191, 10, 3}, {193, 385, 33}, {217, 400, 20}, {3, 1000, 1}, {0, 3, 3}, {3, 0, 3}}) {
+        for (auto [m, n, k] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1},
+                                                                       {1, 31, 7},
+                                                                       {23, 1, 5},
+                                                                       {24, 33, 32},
+                                                                       {25, 16, 0},
+                                                                       {47, 2, 31},
+                                                                       {191, 10, 3},
+                                                                       {193, 385, 33},
+                                                                       {217, 400, 20},
+                                                                       {3, 1000, 1},
+                                                                       {0, 3, 3},
+                                                                       {3, 0, 3}}) {
           check_product<T>({.m = m, .n = n, .k = k, .ta = ta, .tb = tb}, engine, 1, 0, false);
           check_product<T>({.m = m, .n = n, .k = k, .ta = ta, .tb = tb, .pad = 5}, engine, -0.5, 2, true);
         }
@@ -120,7 +130,19 @@ void check_rows_are_independent(GemmEngine engine, std::int64_t n, std::int64_t 
 template <class T>
 void check_all_rows() {
   for (GemmEngine engine : engines_for(dtype_of<T>)) {
-    for (auto [n, k] : std::vector<std::array<std::int64_t, 2>>{{1, 1}, {1, 65}, {2, 1000}, {10, 64}, {16, 17}, {33, 31}, {64, 64}, {100, 192}, {128, 1000}, {384, 385}, {385, 384}, {400, 1600}, {24, 5000}}) {
+    for (auto [n, k] : std::vector<std::array<std::int64_t, 2>>{{1, 1},
+                                                                {1, 65},
+                                                                {2, 1000},
+                                                                {10, 64},
+                                                                {16, 17},
+                                                                {33, 31},
+                                                                {64, 64},
+                                                                {100, 192},
+                                                                {128, 1000},
+                                                                {384, 385},
+                                                                {385, 384},
+                                                                {400, 1600},
+                                                                {24, 5000}}) {
       for (bool tb : {false, true}) check_rows_are_independent<T>(engine, n, k, false, tb);
       check_rows_are_independent<T>(engine, n, k, true, false);
     }
@@ -137,14 +159,28 @@ TEST_CASE("gemm: a row's bits do not depend on how many rows there are, f64") { 
 
 TEST_CASE("gemm: bits are equal on 1, 2 and 4 threads") {
   for (GemmEngine engine : engines_for(DType::f32)) {
-    for (auto [m, n, k, split] : std::vector<std::array<std::int64_t, 4>>{
-             {1576, 384, 384, 0}, {300, 1152, 65, 0}, {64, 64, 6400, 1}, {192, 64, 1088, 1}, {10, 64, 5000, 1}, {384, 384, 1576, 1}, {17, 17, 17, 0}}) {
+    for (auto [m, n, k, split] : std::vector<std::array<std::int64_t, 4>>{{1576, 384, 384, 0},
+                                                                          {300, 1152, 65, 0},
+                                                                          {64, 64, 6400, 1},
+                                                                          {192, 64, 1088, 1},
+                                                                          {10, 64, 5000, 1},
+                                                                          {384, 384, 1576, 1},
+                                                                          {17, 17, 17, 0}}) {
       INFO("m " << m << " n " << n << " k " << k << " engine " << int(engine));
       CHECK(same_on_all_threads([&, m = m, n = n, k = k, split = split] {
         const Tensor a = random_tensor({k, m}, DType::f32, 1), b = random_tensor({k, n}, DType::f32, 2), c = empty({m, n}, DType::f32);
         const Tensor sums = zeros({m}, DType::f32), scratch = empty({gemm_scratch_size(m, n, k, DType::f32)}, DType::f32);
-        gemm(GemmArgs<float>{.m = m, .n = n, .k = k, .a = {a.data<float>(), m, true}, .b = {b.data<float>(), n}, .c = c.data<float>(), .ldc = n,
-                             .a_row_sums = split ? sums.data<float>() : nullptr, .split_k = split != 0, .scratch = scratch.data<float>(), .engine = engine});
+        gemm(GemmArgs<float>{.m = m,
+                             .n = n,
+                             .k = k,
+                             .a = {a.data<float>(), m, true},
+                             .b = {b.data<float>(), n},
+                             .c = c.data<float>(),
+                             .ldc = n,
+                             .a_row_sums = split ? sums.data<float>() : nullptr,
+                             .split_k = split != 0,
+                             .scratch = scratch.data<float>(),
+                             .engine = engine});
         return std::vector<Tensor>{c, sums};
       }));
     }

@@ -5,7 +5,8 @@
 using namespace refrain;
 
 TEST_CASE("matmul kernel: alpha and beta scale product and output, batches broadcast") {
-  const Tensor a = random_tensor({2, 1, 5, 7}, DType::f64, 1), b = random_tensor({3, 7, 4}, DType::f64, 2), out = full({2, 3, 5, 4}, 10, DType::f64);
+  const Tensor a = random_tensor({2, 1, 5, 7}, DType::f64, 1), b = random_tensor({3, 7, 4}, DType::f64, 2),
+               out = full({2, 3, 5, 4}, 10, DType::f64);
   launch(Matmul{.a = a, .b = b, .out = out, .alpha = -2, .beta = 0.5});
   std::vector<double> expected;
   const std::vector<double> as = a.to_vector<double>(), bs = b.to_vector<double>();
@@ -33,7 +34,8 @@ TEST_CASE("gemm_layout: reads unit strides either way and refuses overlap") {
 
 TEST_CASE("linear kernels: work in plans, and leave out outputs without bytes") {
   const Device plan = Device::plan();
-  const Tensor x = empty({2000, 64}, DType::f32, plan), weight = empty({64, 64}, DType::f32, plan), out = empty({2000, 64}, DType::f32, plan);
+  const Tensor x = empty({2000, 64}, DType::f32, plan), weight = empty({64, 64}, DType::f32, plan),
+               out = empty({2000, 64}, DType::f32, plan);
   const Cost before = cost_meter().total;
   launch(LinearForward{.x = x, .weight = weight, .bias = {}, .out = out, .pre_activation = {}});
   CHECK(cost_meter().total.flops - before.flops == 2.0 * 2000 * 64 * 64);
@@ -43,7 +45,8 @@ TEST_CASE("linear kernels: work in plans, and leave out outputs without bytes") 
 }
 
 TEST_CASE("linear kernels: a fused activation equals the same without it followed by the activation, and the bias gradient a column sum") {
-  const Tensor x = random_tensor({50, 33}, DType::f32, 1), weight = random_tensor({70, 33}, DType::f32, 2), bias = random_tensor({70}, DType::f32, 3);
+  const Tensor x = random_tensor({50, 33}, DType::f32, 1), weight = random_tensor({70, 33}, DType::f32, 2),
+               bias = random_tensor({70}, DType::f32, 3);
   const Tensor plain = empty({50, 70}, DType::f32), fused = empty({50, 70}, DType::f32), pre = empty({50, 70}, DType::f32);
   launch(LinearForward{.x = x, .weight = weight, .bias = bias, .out = plain, .pre_activation = {}});
   launch(LinearForward{.x = x, .weight = weight, .bias = bias, .out = fused, .activation = Activation::relu, .pre_activation = pre});
@@ -68,8 +71,10 @@ TEST_CASE("linear kernels: a fused activation equals the same without it followe
 TEST_CASE("matmul and linear kernels: refuse what does not fit, by name") {
   const Tensor a = random_tensor({2, 3}, DType::f32, 1), b = random_tensor({3, 4}, DType::f32, 2), out = empty({2, 4}, DType::f32);
   CHECK_THROWS_WITH(launch(Matmul{.a = a, .b = view::transpose(b, 0, 1), .out = out}), Catch::Contains("matmul: columns of a"));
-  CHECK_THROWS_WITH(launch(Matmul{.a = a, .b = b, .out = empty({4, 2}, DType::f32)}), Catch::Contains("matmul: out must be [2, 4], got [4, 2]"));
+  CHECK_THROWS_WITH(launch(Matmul{.a = a, .b = b, .out = empty({4, 2}, DType::f32)}),
+                    Catch::Contains("matmul: out must be [2, 4], got [4, 2]"));
   CHECK_THROWS_AS(launch(Matmul{.a = view::expand(view::select(a, 0, 0), {2, 3}), .b = b, .out = out}), InvalidArgument);
   CHECK_THROWS_AS(launch(Matmul{.a = a, .b = random_tensor({3, 4}, DType::f64, 2), .out = out}), InvalidArgument);
-  CHECK_THROWS_WITH(launch(LinearForward{.x = a, .weight = b, .bias = {}, .out = out, .pre_activation = {}}), Catch::Contains("linear: x must be [..., 4], got [2, 3]"));
+  CHECK_THROWS_WITH(launch(LinearForward{.x = a, .weight = b, .bias = {}, .out = out, .pre_activation = {}}),
+                    Catch::Contains("linear: x must be [..., 4], got [2, 3]"));
 }

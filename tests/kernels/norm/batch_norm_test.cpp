@@ -12,25 +12,36 @@ struct Run {
   Tensor x, weight, bias, mean, rstd, out;
 };
 
-Run run_training(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean = {}, const Tensor& running_var = {}) {
+Run run_training(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean = {},
+                 const Tensor& running_var = {}) {
   const Shape channels{x.dim(1)};
   Run r{x, weight, bias, empty(channels, x.dtype()), empty(channels, x.dtype()), empty(x.shape(), x.dtype())};
-  launch(BatchNormStatistics{.x = x, .eps = kEps, .momentum = 0.1, .out = r.mean, .rstd = r.rstd, .running_mean = running_mean, .running_var = running_var});
+  launch(BatchNormStatistics{
+      .x = x, .eps = kEps, .momentum = 0.1, .out = r.mean, .rstd = r.rstd, .running_mean = running_mean, .running_var = running_var});
   launch(BatchNormApply{.x = x, .mean = r.mean, .rstd = r.rstd, .weight = weight, .bias = bias, .out = r.out});
   return r;
 }
 
 std::vector<Tensor> run_backward(const Run& r, const Tensor& grad_out, bool batch_statistics) {
-  const Tensor grad_x = empty(r.x.shape(), r.x.dtype()), grad_weight = empty(r.mean.shape(), r.x.dtype()), grad_bias = empty(r.mean.shape(), r.x.dtype());
-  launch(BatchNormBackward{.grad_out = grad_out, .x = r.x, .mean = r.mean, .rstd = r.rstd, .weight = r.weight, .batch_statistics = batch_statistics,
-                           .out = grad_x, .grad_weight = grad_weight, .grad_bias = grad_bias});
+  const Tensor grad_x = empty(r.x.shape(), r.x.dtype()), grad_weight = empty(r.mean.shape(), r.x.dtype()),
+               grad_bias = empty(r.mean.shape(), r.x.dtype());
+  launch(BatchNormBackward{.grad_out = grad_out,
+                           .x = r.x,
+                           .mean = r.mean,
+                           .rstd = r.rstd,
+                           .weight = r.weight,
+                           .batch_statistics = batch_statistics,
+                           .out = grad_x,
+                           .grad_weight = grad_weight,
+                           .grad_bias = grad_bias});
   return {grad_x, grad_weight, grad_bias};
 }
 
 // The values of a channel, and how to put them back.
 struct Channels {
   std::size_t samples, channels, run;
-  explicit Channels(const Shape& shape) : samples(std::size_t(shape[0])), channels(std::size_t(shape[1])), run(std::size_t(numel_of(shape) / shape[0] / shape[1])) {}
+  explicit Channels(const Shape& shape)
+      : samples(std::size_t(shape[0])), channels(std::size_t(shape[1])), run(std::size_t(numel_of(shape) / shape[0] / shape[1])) {}
   std::vector<std::size_t> indices(std::size_t channel) const {
     std::vector<std::size_t> result;
     for (std::size_t n = 0; n < samples; ++n) {
@@ -86,8 +97,11 @@ TEST_CASE("batch_norm: forward, running statistics and backward match a loop in 
 TEST_CASE("batch_norm: evaluation takes the running statistics as constants") {
   const Tensor x = random_tensor({3, 2, 4, 4}, DType::f64, 1), grad_out = random_tensor({3, 2, 4, 4}, DType::f64, 2);
   const Tensor mean = empty({2}, DType::f64), rstd = empty({2}, DType::f64), weight = from_values(std::vector<double>{2, -1}, {2});
-  launch(BatchNormRunning{.running_mean = from_values(std::vector<double>{0.5, -0.5}, {2}), .running_var = from_values(std::vector<double>{4, 0.25}, {2}),
-                          .eps = 0, .out = mean, .rstd = rstd});
+  launch(BatchNormRunning{.running_mean = from_values(std::vector<double>{0.5, -0.5}, {2}),
+                          .running_var = from_values(std::vector<double>{4, 0.25}, {2}),
+                          .eps = 0,
+                          .out = mean,
+                          .rstd = rstd});
   CHECK(rstd.to_vector<double>() == std::vector<double>{0.5, 2});
   const Run r{x, weight, {}, mean, rstd, {}};
   const std::vector<Tensor> grads = run_backward(r, grad_out, false);
@@ -114,7 +128,8 @@ TEST_CASE("batch_norm: a training batch with one value per channel is refused") 
 }
 
 TEST_CASE("batch_norm: results are the same on 1, 2 and 4 threads") {
-  const Tensor x = random_tensor({16, 24, 14, 14}, DType::f32, 1), grad = random_tensor({16, 24, 14, 14}, DType::f32, 2), weight = random_tensor({24}, DType::f32, 3);
+  const Tensor x = random_tensor({16, 24, 14, 14}, DType::f32, 1), grad = random_tensor({16, 24, 14, 14}, DType::f32, 2),
+               weight = random_tensor({24}, DType::f32, 3);
   CHECK(same_on_all_threads([&] {
     const Run r = run_training(x, weight, weight);
     std::vector<Tensor> all = run_backward(r, grad, true);
@@ -129,11 +144,20 @@ TEST_CASE("batch_norm: misaligned tensors, nothing written outside") {
       const Tensor x = random_tensor({3, 5, run}, dtype, 1), weight = random_tensor({5}, dtype, 2);
       const Run expected = run_training(x, weight, {});
       const auto expected_grads = run_backward(expected, x, true);
-      const Guarded gx(x), gw(weight), mean({5}, dtype), rstd({5}, dtype), out(x.shape(), dtype), grad_x(x.shape(), dtype), grad_weight({5}, dtype), grad_bias({5}, dtype);
-      launch(BatchNormStatistics{.x = gx.tensor, .eps = kEps, .momentum = 0.1, .out = mean.tensor, .rstd = rstd.tensor, .running_mean = {}, .running_var = {}});
+      const Guarded gx(x), gw(weight), mean({5}, dtype), rstd({5}, dtype), out(x.shape(), dtype), grad_x(x.shape(), dtype),
+          grad_weight({5}, dtype), grad_bias({5}, dtype);
+      launch(BatchNormStatistics{
+          .x = gx.tensor, .eps = kEps, .momentum = 0.1, .out = mean.tensor, .rstd = rstd.tensor, .running_mean = {}, .running_var = {}});
       launch(BatchNormApply{.x = gx.tensor, .mean = mean.tensor, .rstd = rstd.tensor, .weight = gw.tensor, .bias = {}, .out = out.tensor});
-      launch(BatchNormBackward{.grad_out = gx.tensor, .x = gx.tensor, .mean = mean.tensor, .rstd = rstd.tensor, .weight = gw.tensor, .batch_statistics = true,
-                               .out = grad_x.tensor, .grad_weight = grad_weight.tensor, .grad_bias = grad_bias.tensor});
+      launch(BatchNormBackward{.grad_out = gx.tensor,
+                               .x = gx.tensor,
+                               .mean = mean.tensor,
+                               .rstd = rstd.tensor,
+                               .weight = gw.tensor,
+                               .batch_statistics = true,
+                               .out = grad_x.tensor,
+                               .grad_weight = grad_weight.tensor,
+                               .grad_bias = grad_bias.tensor});
       for (const Guarded* g : {&gx, &gw, &mean, &rstd, &out, &grad_x, &grad_weight, &grad_bias}) CHECK(g->is_intact());
       CHECK(same_bits(out.tensor, expected.out));
       CHECK(same_bits(grad_x.tensor, expected_grads[0]));

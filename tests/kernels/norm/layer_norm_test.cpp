@@ -77,7 +77,8 @@ Reference reference(const Tensor& x, const Tensor& weight, const Tensor& bias, c
 TEST_CASE("layer_norm: forward and backward match a loop in double") {
   for (DType dtype : {DType::f32, DType::f64}) {
     const double tolerance = dtype == DType::f64 ? 1e-12 : 2e-5;
-    for (const Shape& shape : {Shape{1, 1}, Shape{3, 31}, Shape{2, 3, 32}, Shape{5, 33}, Shape{1000}, Shape{100, 1000}, Shape{700, 5}, Shape{2, 0, 3, 7}}) {
+    for (const Shape& shape :
+         {Shape{1, 1}, Shape{3, 31}, Shape{2, 3, 32}, Shape{5, 33}, Shape{1000}, Shape{100, 1000}, Shape{700, 5}, Shape{2, 0, 3, 7}}) {
       for (int mode = 0; mode < 4; ++mode) {
         const Tensor x = random_tensor(shape, dtype, 1, -2, 3), grad_out = random_tensor(shape, dtype, 2);
         const Tensor weight = mode & 1 ? random_tensor({shape.back()}, dtype, 3) : Tensor();
@@ -103,7 +104,8 @@ TEST_CASE("layer_norm: large means keep full precision") {
       expected[i] = i % 2 == 0 ? 1 : -1;
       values[i] = mean + expected[i];
     }
-    for (DType dtype : {DType::f32, DType::f64}) CHECK(error_against(run_forward(tensor_of(values, {1, 1024}, dtype), {}, {}, 0).out, expected) < 1e-6);
+    for (DType dtype : {DType::f32, DType::f64})
+      CHECK(error_against(run_forward(tensor_of(values, {1, 1024}, dtype), {}, {}, 0).out, expected) < 1e-6);
   }
 }
 
@@ -131,7 +133,8 @@ TEST_CASE("layer_norm: a rebuilt output has the bits of the first") {
 }
 
 TEST_CASE("layer_norm: a row's bits do not depend on the other rows") {
-  const Tensor x = random_tensor({130, 384}, DType::f32, 6), weight = random_tensor({384}, DType::f32, 7), grad = random_tensor({130, 384}, DType::f32, 8);
+  const Tensor x = random_tensor({130, 384}, DType::f32, 6), weight = random_tensor({384}, DType::f32, 7),
+               grad = random_tensor({130, 384}, DType::f32, 8);
   const Run all = run_forward(x, weight);
   const Gradients all_grads = run_backward(all, grad);
   const auto row = [](const Tensor& t, std::int64_t r) {
@@ -146,7 +149,8 @@ TEST_CASE("layer_norm: a row's bits do not depend on the other rows") {
 }
 
 TEST_CASE("layer_norm: results are the same on 1, 2 and 4 threads") {
-  const Tensor x = random_tensor({1576, 96}, DType::f32, 9), weight = random_tensor({96}, DType::f32, 10), grad = random_tensor({1576, 96}, DType::f32, 11);
+  const Tensor x = random_tensor({1576, 96}, DType::f32, 9), weight = random_tensor({96}, DType::f32, 10),
+               grad = random_tensor({1576, 96}, DType::f32, 11);
   CHECK(same_on_all_threads([&] {
     const Run r = run_forward(x, weight);
     const Gradients g = run_backward(r, grad);
@@ -164,7 +168,15 @@ TEST_CASE("layer_norm: outputs nobody wants are left out") {
   const Gradients all = run_backward(r, grad);
   CHECK(same_bits(run_backward(r, grad, false).x, all.x));
   const Tensor grad_bias = empty({9}, DType::f32), scratch = empty({LayerNormBackward::num_scratch(4, 9)}, DType::f32);
-  launch(LayerNormBackward{.grad_out = grad, .x = x, .mean = r.mean, .rstd = r.rstd, .weight = {}, .out = none, .grad_weight = {}, .grad_bias = grad_bias, .scratch = scratch});
+  launch(LayerNormBackward{.grad_out = grad,
+                           .x = x,
+                           .mean = r.mean,
+                           .rstd = r.rstd,
+                           .weight = {},
+                           .out = none,
+                           .grad_weight = {},
+                           .grad_bias = grad_bias,
+                           .scratch = scratch});
   CHECK(same_bits(grad_bias, all.bias));
 }
 
@@ -178,20 +190,32 @@ TEST_CASE("layer_norm: wrong arguments are named before anything is written") {
   }
   CHECK_THROWS_AS(run_forward(x, zeros({3}, DType::f64)), InvalidArgument);
   CHECK_THROWS_AS(run_forward(x, {}, {}, -1), InvalidArgument);
-  CHECK_THROWS_AS(launch(LayerNormForward{.x = zeros({2, 3}, DType::i64), .weight = {}, .bias = {}, .eps = 0, .out = x, .mean = {}, .rstd = {}}), InvalidArgument);
+  CHECK_THROWS_AS(
+      launch(LayerNormForward{.x = zeros({2, 3}, DType::i64), .weight = {}, .bias = {}, .eps = 0, .out = x, .mean = {}, .rstd = {}}),
+      InvalidArgument);
 }
 
 TEST_CASE("layer_norm: misaligned tensors, nothing written outside") {
   for (DType dtype : {DType::f32, DType::f64}) {
     for (std::int64_t channels : {1, 7, 15, 17, 33, 100}) {
-      const Tensor x = random_tensor({3, channels}, dtype, 1), grad = random_tensor({3, channels}, dtype, 2), weight = random_tensor({channels}, dtype, 3);
+      const Tensor x = random_tensor({3, channels}, dtype, 1), grad = random_tensor({3, channels}, dtype, 2),
+                   weight = random_tensor({channels}, dtype, 3);
       const Run expected = run_forward(x, weight);
       const Gradients expected_grads = run_backward(expected, grad);
-      const Guarded gx(x), gg(grad), gw(weight), out({3, channels}, dtype), mean({3}, dtype), rstd({3}, dtype), grad_x({3, channels}, dtype), grad_weight({channels}, dtype),
-          grad_bias({channels}, dtype), scratch({LayerNormBackward::num_scratch(3, channels)}, dtype);
-      launch(LayerNormForward{.x = gx.tensor, .weight = gw.tensor, .bias = {}, .eps = kEps, .out = out.tensor, .mean = mean.tensor, .rstd = rstd.tensor});
-      launch(LayerNormBackward{.grad_out = gg.tensor, .x = gx.tensor, .mean = mean.tensor, .rstd = rstd.tensor, .weight = gw.tensor, .out = grad_x.tensor,
-                               .grad_weight = grad_weight.tensor, .grad_bias = grad_bias.tensor, .scratch = scratch.tensor});
+      const Guarded gx(x), gg(grad), gw(weight), out({3, channels}, dtype), mean({3}, dtype), rstd({3}, dtype),
+          grad_x({3, channels}, dtype), grad_weight({channels}, dtype), grad_bias({channels}, dtype),
+          scratch({LayerNormBackward::num_scratch(3, channels)}, dtype);
+      launch(LayerNormForward{
+          .x = gx.tensor, .weight = gw.tensor, .bias = {}, .eps = kEps, .out = out.tensor, .mean = mean.tensor, .rstd = rstd.tensor});
+      launch(LayerNormBackward{.grad_out = gg.tensor,
+                               .x = gx.tensor,
+                               .mean = mean.tensor,
+                               .rstd = rstd.tensor,
+                               .weight = gw.tensor,
+                               .out = grad_x.tensor,
+                               .grad_weight = grad_weight.tensor,
+                               .grad_bias = grad_bias.tensor,
+                               .scratch = scratch.tensor});
       for (const Guarded* g : {&gx, &gg, &gw, &out, &mean, &rstd, &grad_x, &grad_weight, &grad_bias, &scratch}) CHECK(g->is_intact());
       CHECK(same_bits(out.tensor, expected.out));
       CHECK(same_bits(grad_x.tensor, expected_grads.x));

@@ -27,7 +27,8 @@ Tensor backward(const Tensor& y, const Tensor& grad_out, int dim, bool is_log) {
 TEST_CASE("softmax: forward and backward match a loop in long double, over every dim") {
   for (DType dtype : {DType::f32, DType::f64}) {
     const double tolerance = dtype == DType::f64 ? 1e-14 : 2e-6;
-    for (const Shape& shape : {Shape{1}, Shape{5, 1}, Shape{1, 31}, Shape{7, 32, 3}, Shape{3, 33}, Shape{2, 1000}, Shape{4, 3, 17}, Shape{2, 40, 33, 2}, Shape{3, 0}, Shape{0, 3}}) {
+    for (const Shape& shape : {Shape{1}, Shape{5, 1}, Shape{1, 31}, Shape{7, 32, 3}, Shape{3, 33}, Shape{2, 1000}, Shape{4, 3, 17},
+                               Shape{2, 40, 33, 2}, Shape{3, 0}, Shape{0, 3}}) {
       for (int dim = 0; dim < shape.size(); ++dim) {
         for (bool is_log : {false, true}) {
           const Tensor x = random_tensor(shape, dtype, 1, -20, 20), grad_out = random_tensor(shape, dtype, 2);
@@ -105,7 +106,8 @@ TEST_CASE("softmax: results are the same on 1, 2 and 4 threads, and a row's do n
 TEST_CASE("softmax: wrong arguments are named") {
   const Tensor x = zeros({2, 3}, DType::f32);
   CHECK_THROWS_WITH(launch(SoftmaxForward{.x = x, .dim = 2, .is_log = false, .out = x}), "softmax: dim must be 0 … 1, got 2");
-  CHECK_THROWS_WITH(launch(SoftmaxForward{.x = x, .dim = 1, .is_log = false, .out = zeros({2, 4}, DType::f32)}), "softmax: out must be [2, 3], got [2, 4]");
+  CHECK_THROWS_WITH(launch(SoftmaxForward{.x = x, .dim = 1, .is_log = false, .out = zeros({2, 4}, DType::f32)}),
+                    "softmax: out must be [2, 3], got [2, 4]");
 }
 
 TEST_CASE("softmax: misaligned tensors, nothing written outside") {

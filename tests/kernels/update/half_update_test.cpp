@@ -59,14 +59,16 @@ struct Tensors {
 
 Tensors make(const Variant& v, std::int64_t n) {
   Tensors t;
-  t.p = random_of(n, v.dtype, 1), t.grad = random_of(n, v.grad, 2), t.first = random_of(n, v.state, 3), t.second = random_of(n, v.state, 4, 0, 1);
+  t.p = random_of(n, v.dtype, 1), t.grad = random_of(n, v.grad, 2), t.first = random_of(n, v.state, 3),
+  t.second = random_of(n, v.state, 4, 0, 1);
   if (v.master) t.master = as(t.p, DType::f32);
   return t;
 }
 
 // What the elements of one update are to be: `update` changes p, m, s in f32 and returns whether that was no zero update.
 template <class F>
-void check_against(const Variant& v, const Tensors& t, std::int64_t first_element, bool has_second, const std::function<void()>& run, F&& update) {
+void check_against(const Variant& v, const Tensors& t, std::int64_t first_element, bool has_second, const std::function<void()>& run,
+                   F&& update) {
   auto p = (v.master ? t.master : t.p).to_vector<float>(), m = t.first.to_vector<float>(), s = t.second.to_vector<float>();
   const auto g = t.grad.to_vector<float>();
   std::vector<float> master = p;
@@ -102,8 +104,9 @@ const std::vector<std::int64_t> kSizes{0, 1, 31, 32, 33, 1000, 17003};
 }  // namespace
 
 TEST_CASE("stochastic rounding: vectors give what single values give, for hostile values too") {
-  std::vector<float> values{0.0f, -0.0f, 1.0f, 65504.0f, 65519.9f, 65520.0f, -65519.9f, 1e9f, HUGE_VALF, -HUGE_VALF, NAN, -NAN, 0x1p-14f, 0x1.fffffep-15f,
-                            0x1p-24f, 0x1p-25f, 0x1.8p-24f, 0x1p-41f, 0x1p-100f, 0x1.fep127f, 0x1.fefffep127f, 0x1.ffp127f, 3.4e38f, -3.4e38f};
+  std::vector<float> values{0.0f,       -0.0f,      1.0f,      65504.0f,    65519.9f,        65520.0f,        -65519.9f, 1e9f,
+                            HUGE_VALF,  -HUGE_VALF, NAN,       -NAN,        0x1p-14f,        0x1.fffffep-15f, 0x1p-24f,  0x1p-25f,
+                            0x1.8p-24f, 0x1p-41f,   0x1p-100f, 0x1.fep127f, 0x1.fefffep127f, 0x1.ffp127f,     3.4e38f,   -3.4e38f};
   const RandomKey key{.seed = 3, .purpose = RandomPurpose::user};
   for (std::uint64_t i = 0; i < 200000; ++i) {
     const float v = std::bit_cast<float>(key.word(i));
@@ -178,8 +181,17 @@ TEST_CASE("sgd_update: 16-bit parameters, every element rounds as the contract s
         const Tensors t = make(v, n);
         const float momentum = kind == 0 ? 0.0f : 0.9f;
         const auto run = [&] {
-          launch(SgdUpdate{.grad = t.grad, .lr = 0.01, .weight_decay = 0.05, .momentum = kind == 0 ? 0.0 : 0.9, .grad_scale = 0.7, .nesterov = kind == 2, .out = t.p,
-                           .momentum_buffer = kind == 0 ? Tensor() : t.first, .master = t.master, .num_lost = t.num_lost, .rounding = {v.rounding, kKey, 5}});
+          launch(SgdUpdate{.grad = t.grad,
+                           .lr = 0.01,
+                           .weight_decay = 0.05,
+                           .momentum = kind == 0 ? 0.0 : 0.9,
+                           .grad_scale = 0.7,
+                           .nesterov = kind == 2,
+                           .out = t.p,
+                           .momentum_buffer = kind == 0 ? Tensor() : t.first,
+                           .master = t.master,
+                           .num_lost = t.num_lost,
+                           .rounding = {v.rounding, kKey, 5}});
         };
         check_against(v, t, 5, false, run, [&](float& p, float& m, float&, float grad) {
           float g = std::fma(decay, p, grad * scale);
@@ -241,10 +253,20 @@ TEST_CASE("update kernels: any cut of a 16-bit parameter and any number of threa
 }
 
 TEST_CASE("update kernels: what does not fit a 16-bit parameter is named") {
-  const Tensor half = zeros({3}, DType::bf16), wide = zeros({3}, DType::f32), other = zeros({3}, DType::f16), count = zeros({1}, DType::i64);
+  const Tensor half = zeros({3}, DType::bf16), wide = zeros({3}, DType::f32), other = zeros({3}, DType::f16),
+               count = zeros({1}, DType::i64);
   const auto message = [](const Tensor& grad, const Tensor& p, const Tensor& master, const Tensor& num_lost) {
     return message_of([&] {
-      launch(SgdUpdate{.grad = grad, .lr = 1, .weight_decay = 0, .momentum = 0, .grad_scale = 1, .nesterov = false, .out = p, .momentum_buffer = {}, .master = master, .num_lost = num_lost});
+      launch(SgdUpdate{.grad = grad,
+                       .lr = 1,
+                       .weight_decay = 0,
+                       .momentum = 0,
+                       .grad_scale = 1,
+                       .nesterov = false,
+                       .out = p,
+                       .momentum_buffer = {},
+                       .master = master,
+                       .num_lost = num_lost});
     });
   };
   CHECK(message(half, half, {}, {}) == "");

@@ -32,7 +32,14 @@ void check_sgd(std::int64_t n, double momentum, bool nesterov) {
     }
     expected[i] = std::fma(T(-lr), d, expected[i]);
   }
-  launch(SgdUpdate{.grad = grad, .lr = lr, .weight_decay = decay, .momentum = momentum, .grad_scale = scale, .nesterov = nesterov, .out = p, .momentum_buffer = buffer});
+  launch(SgdUpdate{.grad = grad,
+                   .lr = lr,
+                   .weight_decay = decay,
+                   .momentum = momentum,
+                   .grad_scale = scale,
+                   .nesterov = nesterov,
+                   .out = p,
+                   .momentum_buffer = buffer});
   CHECK(is_equal(p, expected));
   if (momentum != 0) CHECK(is_equal(buffer, m));
 }
@@ -40,7 +47,8 @@ void check_sgd(std::int64_t n, double momentum, bool nesterov) {
 template <class T>
 void check_adam(std::int64_t n, bool is_decoupled, std::int64_t step) {
   const DType dtype = dtype_of<T>;
-  const Tensor p = random_tensor({n}, dtype, 1), grad = random_tensor({n}, dtype, 2), mean = random_tensor({n}, dtype, 3), square = random_tensor({n}, dtype, 4, 0, 1);
+  const Tensor p = random_tensor({n}, dtype, 1), grad = random_tensor({n}, dtype, 2), mean = random_tensor({n}, dtype, 3),
+               square = random_tensor({n}, dtype, 4, 0, 1);
   auto expected = values_of<T>(p), grads = values_of<T>(grad), m = values_of<T>(mean), v = values_of<T>(square);
   const double lr = 1e-2, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0.05, scale = 0.3;
   const double correction1 = 1 - std::pow(beta1, double(step)), correction2 = 1 - std::pow(beta2, double(step));
@@ -52,8 +60,18 @@ void check_adam(std::int64_t n, bool is_decoupled, std::int64_t step) {
     v[i] = std::fma(T(beta2), v[i], T(1 - beta2) * (g * g));
     expected[i] = std::fma(T(-lr / correction1), m[i] / std::fma(std::sqrt(v[i]), T(1 / std::sqrt(correction2)), T(eps)), expected[i]);
   }
-  launch(AdamUpdate{.grad = grad, .lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = decay, .grad_scale = scale, .is_decoupled = is_decoupled,
-                    .step = step, .out = p, .mean = mean, .square = square});
+  launch(AdamUpdate{.grad = grad,
+                    .lr = lr,
+                    .beta1 = beta1,
+                    .beta2 = beta2,
+                    .eps = eps,
+                    .weight_decay = decay,
+                    .grad_scale = scale,
+                    .is_decoupled = is_decoupled,
+                    .step = step,
+                    .out = p,
+                    .mean = mean,
+                    .square = square});
   CHECK(is_equal(p, expected));
   CHECK(is_equal(mean, m));
   CHECK(is_equal(square, v));
@@ -86,8 +104,18 @@ TEST_CASE("adam_update: every element rounds as the contract says, in body and t
 TEST_CASE("adam_update: a zero gradient changes nothing but the decay") {
   for (double decay : {0.0, 0.01}) {
     const Tensor p = full({5}, 1, DType::f32), mean = zeros({5}, DType::f32), square = zeros({5}, DType::f32);
-    launch(AdamUpdate{.grad = zeros({5}, DType::f32), .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = decay, .grad_scale = 1, .is_decoupled = true,
-                      .step = 1, .out = p, .mean = mean, .square = square});
+    launch(AdamUpdate{.grad = zeros({5}, DType::f32),
+                      .lr = 1e-3,
+                      .beta1 = 0.9,
+                      .beta2 = 0.999,
+                      .eps = 1e-8,
+                      .weight_decay = decay,
+                      .grad_scale = 1,
+                      .is_decoupled = true,
+                      .step = 1,
+                      .out = p,
+                      .mean = mean,
+                      .square = square});
     CHECK(p.to_vector<float>() == std::vector<float>(5, decay == 0 ? 1.0f : float(1 - 1e-3 * 0.01)));
   }
 }
@@ -96,8 +124,17 @@ TEST_CASE("update kernels: any cut of a parameter gives the same bits") {
   const Tensor whole = random_tensor({50000}, DType::f32, 1), parts = clone(whole), grad = random_tensor({50000}, DType::f32, 2);
   const Tensor state = zeros({4, 50000}, DType::f32);
   const auto update = [&](const Tensor& p, std::int64_t begin, std::int64_t end, int row) {
-    launch(AdamUpdate{.grad = view::slice(grad, 0, begin, end), .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1,
-                      .is_decoupled = true, .step = 1, .out = view::slice(p, 0, begin, end), .mean = view::slice(view::select(state, 0, row), 0, begin, end),
+    launch(AdamUpdate{.grad = view::slice(grad, 0, begin, end),
+                      .lr = 1e-2,
+                      .beta1 = 0.9,
+                      .beta2 = 0.999,
+                      .eps = 1e-8,
+                      .weight_decay = 0.1,
+                      .grad_scale = 1,
+                      .is_decoupled = true,
+                      .step = 1,
+                      .out = view::slice(p, 0, begin, end),
+                      .mean = view::slice(view::select(state, 0, row), 0, begin, end),
                       .square = view::slice(view::select(state, 0, row + 1), 0, begin, end)});
   };
   update(whole, 0, 50000, 0);
@@ -119,10 +156,31 @@ TEST_CASE("scale and zero: in place") {
 
 TEST_CASE("update kernels: wrong arguments are named") {
   const Tensor p = zeros({3}, DType::f32);
-  CHECK_THROWS_WITH(launch(SgdUpdate{.grad = zeros({4}, DType::f32), .lr = 1, .weight_decay = 0, .momentum = 0, .grad_scale = 1, .nesterov = false, .out = p, .momentum_buffer = {}}),
+  CHECK_THROWS_WITH(launch(SgdUpdate{.grad = zeros({4}, DType::f32),
+                                     .lr = 1,
+                                     .weight_decay = 0,
+                                     .momentum = 0,
+                                     .grad_scale = 1,
+                                     .nesterov = false,
+                                     .out = p,
+                                     .momentum_buffer = {}}),
                     "sgd_update: grad must be [3], got [4]");
-  CHECK_THROWS_AS(launch(SgdUpdate{.grad = p, .lr = 1, .weight_decay = 0, .momentum = 0.9, .grad_scale = 1, .nesterov = false, .out = p, .momentum_buffer = {}}), InvalidArgument);
-  CHECK_THROWS_AS(launch(AdamUpdate{.grad = p, .lr = 1, .beta1 = 1, .beta2 = 0.9, .eps = 0, .weight_decay = 0, .grad_scale = 1, .is_decoupled = false, .step = 1, .out = p, .mean = p, .square = p}),
+  CHECK_THROWS_AS(
+      launch(SgdUpdate{
+          .grad = p, .lr = 1, .weight_decay = 0, .momentum = 0.9, .grad_scale = 1, .nesterov = false, .out = p, .momentum_buffer = {}}),
+      InvalidArgument);
+  CHECK_THROWS_AS(launch(AdamUpdate{.grad = p,
+                                    .lr = 1,
+                                    .beta1 = 1,
+                                    .beta2 = 0.9,
+                                    .eps = 0,
+                                    .weight_decay = 0,
+                                    .grad_scale = 1,
+                                    .is_decoupled = false,
+                                    .step = 1,
+                                    .out = p,
+                                    .mean = p,
+                                    .square = p}),
                   InvalidArgument);
 }
 
@@ -130,9 +188,26 @@ TEST_CASE("update kernels: misaligned tensors, nothing written outside") {
   for (DType dtype : {DType::f32, DType::f64}) {
     for (std::int64_t n : {1, 7, 17, 33, 100}) {
       const Guarded p(random_tensor({n}, dtype, 1)), grad(random_tensor({n}, dtype, 2)), mean(zeros({n}, dtype)), square(zeros({n}, dtype));
-      launch(AdamUpdate{.grad = grad.tensor, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .is_decoupled = true,
-                        .step = 1, .out = p.tensor, .mean = mean.tensor, .square = square.tensor});
-      launch(SgdUpdate{.grad = grad.tensor, .lr = 0.1, .weight_decay = 0, .momentum = 0.9, .grad_scale = 1, .nesterov = true, .out = p.tensor, .momentum_buffer = mean.tensor});
+      launch(AdamUpdate{.grad = grad.tensor,
+                        .lr = 1e-2,
+                        .beta1 = 0.9,
+                        .beta2 = 0.999,
+                        .eps = 1e-8,
+                        .weight_decay = 0.1,
+                        .grad_scale = 1,
+                        .is_decoupled = true,
+                        .step = 1,
+                        .out = p.tensor,
+                        .mean = mean.tensor,
+                        .square = square.tensor});
+      launch(SgdUpdate{.grad = grad.tensor,
+                       .lr = 0.1,
+                       .weight_decay = 0,
+                       .momentum = 0.9,
+                       .grad_scale = 1,
+                       .nesterov = true,
+                       .out = p.tensor,
+                       .momentum_buffer = mean.tensor});
       launch(ScaleInPlace{.factor = 2, .out = p.tensor});
       launch(ZeroInPlace{.out = square.tensor});
       for (const Guarded* g : {&p, &grad, &mean, &square}) CHECK(g->is_intact());
