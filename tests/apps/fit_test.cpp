@@ -70,3 +70,32 @@ TEST_CASE("fit command: says what the least is when nothing fits, and refuses wh
   CHECK(planned.code == 4);
   CHECK_THAT(planned.err, Contains("the least is "));
 }
+
+TEST_CASE("fit command: --allow precision finds what a lower precision makes room for, after what keeps the given one") {
+  const ScratchDirectory scratch;
+  const auto fit = [&](const std::string& arguments) {
+    const Outcome outcome = refrain_command(scratch, "fit --json" + kModel + arguments);
+    return std::pair(outcome.code, nlohmann::json::parse(outcome.out));
+  };
+  const auto [code, none] = fit(" --allow nothing --memory 10kB");
+  const auto [lower_code, lower] = fit(" --allow precision --memory 10kB");
+  CHECK(code == 4);
+  CHECK(lower_code == 4);
+  const std::int64_t least = none["least"]["reserved_peak_bytes"], lower_least = lower["least"]["reserved_peak_bytes"];
+  REQUIRE(lower_least < least);
+  CHECK_THAT(lower["least"]["flags"].get<std::string>(), Contains("--precision bf16-true"));
+
+  const std::string between = " --memory " + std::to_string((least + lower_least) / 2);
+  CHECK(fit(" --allow nothing" + between).first == 4);
+  const auto [found_code, found] = fit(" --allow precision" + between);
+  CHECK(found_code == 0);
+  CHECK(found["choices"][0]["precision"] == "bf16-true");
+  const Outcome planned = refrain_command(scratch, "plan --json" + kModel + found["choices"][0]["flags"].get<std::string>());
+  REQUIRE(planned.code == 0);
+  CHECK(nlohmann::json::parse(planned.out)["reserved_peak_bytes"] == found["choices"][0]["reserved_peak_bytes"]);
+
+  const auto [all_code, all] = fit(" --allow precision --memory 1GB");
+  CHECK(all_code == 0);
+  REQUIRE(all["choices"].size() == 3);
+  CHECK(all["choices"][0]["precision"] == "32-true");
+}

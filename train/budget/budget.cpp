@@ -4,6 +4,7 @@
 #include <refrain/train/report.h>
 
 #include <cstdio>
+#include <limits>
 
 namespace refrain {
 
@@ -23,9 +24,9 @@ BudgetChoice choose_budget(const Config& config, const PlanOptions& options) {
   const std::vector<CheckpointCandidate> candidates = checkpoint_candidates(config, options);
   const FirstFit fit = first_fit(config, candidates, budget, options);
   if (fit.index < 0) {
-    const CheckpointCandidate& least = candidates[std::size_t(fit.least)];
-    fail<OutOfMemory>("memory_budget: nothing fits into ", bytes_text(budget), "; the least is ", fit.planned.bytes, " bytes (", bytes_text(fit.planned.bytes),
-                      ") with ", least.flags(), "; `refrain fit` also looks at other micro-batches");
+    const LeastFit least = *least_fit(config, candidates, std::numeric_limits<std::int64_t>::max(), options);
+    fail<OutOfMemory>("memory_budget: nothing fits into ", bytes_text(budget), "; the least is ", least.planned.bytes, " bytes (", bytes_text(least.planned.bytes),
+                      ") with ", candidates[least.index].flags(), "; `refrain fit` also looks at other micro-batches");
   }
   const CheckpointCandidate& chosen = candidates[std::size_t(fit.index)];
   char share[32];

@@ -3,6 +3,7 @@
 
 #include <refrain/train/plan.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@ struct CheckpointCandidate {
   std::int64_t levels = 2;           // of nested
   std::vector<std::string> keep = {}, parts = {};
   std::int64_t replayed_flops = 0;   // of a window, as measured stage by stage
-  std::int64_t kept_bytes = 0;       // by embedding and blocks when the loss is known; 0: not known
+  std::int64_t kept_bytes = 0;       // no more than embedding and blocks keep when the loss is known
+  bool is_beside_gradients = false;  // that is then in addition to the gradients of all parameters, of a micro-batch before
   std::int64_t peak_estimate = 0;    // beside what exists all the time; 0: not known
 
   // The configuration with these settings instead of its own.
@@ -30,6 +32,9 @@ struct CheckpointCandidate {
 // and memory keys. `config` need not be resolved. Throws InvalidArgument as plan_training() does.
 std::vector<CheckpointCandidate> checkpoint_candidates(const Config& config, const PlanOptions& options = {});
 
+// The uniform ones alone, measured with less work: none, selective, block, nested.
+std::vector<CheckpointCandidate> uniform_candidates(const Config& config, const PlanOptions& options = {});
+
 // What a training takes from the system, and what it costs.
 struct PlannedCost {
   std::int64_t bytes = 0;            // reserved by the arena
@@ -41,10 +46,23 @@ struct PlannedCost {
 // plan_training(), with what it says kept for as long as the process lives.
 PlannedCost planned_cost(const Config& config, const PlanOptions& options = {});
 
+// Bounds from below, planned without packing and counting of work: a third of a plan's time.
+struct TensorBytes {
+  std::int64_t peak = 0;        // the most that tensors ask for at a time; the arena holds no less, however blocks are laid out
+  // Of these kinds, the most at a time. The first two exist all the time and are alike under every candidate.
+  std::int64_t parameters = 0;  // and optimizer state
+  std::int64_t inputs = 0;
+  std::int64_t gradients = 0;   // of parameters
+};
+TensorBytes tensor_bytes(const Config& config, const PlanOptions& options = {});
+
+// No more than the peak under `candidate`, by what one plan of the same configuration says, under whichever candidate: what exists
+// all the time, and beside it either the gradients of an update that comes after the window, or what the candidate keeps.
+std::int64_t least_possible(const TensorBytes& planned, const Config& config, const CheckpointCandidate& candidate);
+
 struct FirstFit {
   std::ptrdiff_t index = -1;   // of the first candidate within the budget; -1: none is
   PlannedCost planned = {};    // of it
-  std::ptrdiff_t least = -1;   // where none is within: the one that takes least
 };
 
 // The first candidate, in the given order, whose planned bytes are within the budget.
@@ -52,9 +70,19 @@ struct FirstFit {
 // A lower budget never gets a higher peak. Let candidate c be the first within budget B, and B' < B. All candidates within B' are
 // within B, so none before c is. If c is within B' it is the first again; if not, what is taken has at most B' bytes, and c more.
 //
-// Candidates that cannot be within are not planned to the end: what parameters, optimizer state and inputs take plus what the
-// candidate keeps until the loss is known exists at the same time, and the arena holds at least that; nor can it hold less than
-// the tensors' own peak, which is planned first, without packing. Two are planned at a time.
-FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> candidates, std::int64_t budget, const PlanOptions& options = {});
+// Candidates that cannot be within are not planned to the end: least_possible() and then the tensors' own peak say so before.
+// `lasting`: bytes that are known to exist all the time. Two candidates are planned at a time.
+FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> candidates, std::int64_t budget, const PlanOptions& options = {},
+                   std::int64_t lasting = 0);
+
+struct LeastFit {
+  std::size_t index = 0;
+  PlannedCost planned = {};
+};
+
+// The candidate that takes least, if that is below `below`. Candidates whose estimate is above the least found are not planned;
+// estimates are good to a few per cent. What is said of the candidate is exact.
+std::optional<LeastFit> least_fit(const Config& config, std::span<const CheckpointCandidate> candidates, std::int64_t below,
+                                  const PlanOptions& options = {});
 
 }  // namespace refrain

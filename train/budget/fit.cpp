@@ -4,13 +4,15 @@
 #include <refrain/train/report.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 namespace refrain {
 
 namespace {
 
 constexpr std::size_t kMostCuts = 8;
-constexpr std::int64_t kMostLayerwise = 16;  // micro-batches: a plan runs, and packs, all of them, which takes seconds for more
+constexpr std::int64_t kMostLayerwise = 64;  // micro-batches: a plan runs all of them
 
 bool is_accepted(const Config& config) {
   try {
@@ -41,10 +43,7 @@ Config plain(Config config) { return CheckpointCandidate{}.in(std::move(config))
 
 // Layer by layer, all micro-batches of a part are kept at a time and its stages' numbers say little: only uniform policies.
 std::vector<CheckpointCandidate> candidates_of(const Config& config, const PlanOptions& options) {
-  if (config.accumulate_schedule != "layerwise") return checkpoint_candidates(config, options);
-  std::vector<CheckpointCandidate> list{{}, {.checkpoint = "selective", .keep = {"attention"}}, {.checkpoint = "block"}};
-  if (config.depth >= 4) list.push_back({.checkpoint = "nested", .levels = 2});
-  return list;
+  return config.accumulate_schedule == "layerwise" ? uniform_candidates(config, options) : checkpoint_candidates(config, options);
 }
 
 struct Search {
@@ -52,15 +51,42 @@ struct Search {
   std::int64_t budget;
   Fit fit = {};
 
+  std::map<std::string, TensorBytes> lasting = {};               // of each precision
+  std::map<std::vector<std::string>, Config> smallest = {};  // micro-batches that were looked at, of each precision, schedule and update
+
+  // Bytes that exist at some time whatever the cut and the checkpoints: parameters, optimizer state, and the gradients of an update
+  // that waits for all of them. Planned for the first cut.
+  std::int64_t floor_of(const Config& config) {
+    auto found = lasting.find(config.precision);
+    if (found == lasting.end()) found = lasting.emplace(config.precision, tensor_bytes(config, options.plan)).first;
+    const bool waits = config.accumulate_schedule == "ordinary" && config.update == "after";
+    return found->second.parameters + (waits ? found->second.gradients : 0);
+  }
+
   // Whether it fits without checkpoints.
   bool look(const Config& config) {
+    smallest.insert_or_assign({config.precision, config.accumulate_schedule, config.update}, config);
+    if (floor_of(config) > budget) return false;
     const std::vector<CheckpointCandidate> candidates = candidates_of(config, options.plan);
-    const FirstFit found = first_fit(config, candidates, budget, options.plan);
-    const CheckpointCandidate& best = candidates[std::size_t(found.index >= 0 ? found.index : found.least)];
-    const FitEntry entry{best.in(config), best, found.planned};
-    if (found.index >= 0) fit.entries.push_back(entry);
-    else if (!fit.least || entry.planned.bytes < fit.least->planned.bytes) fit.least = entry;
+    const FirstFit found = first_fit(config, candidates, budget, options.plan, lasting.at(config.precision).parameters);
+    if (found.index < 0) return false;
+    const CheckpointCandidate& best = candidates[std::size_t(found.index)];
+    fit.entries.push_back({best.in(config), best, found.planned});
     return found.index == 0;
+  }
+
+  // After nothing was found. Those with the lowest floor first, which rules others out.
+  void find_least() {
+    std::vector<std::pair<std::int64_t, Config>> order;
+    for (const auto& [how, config] : smallest) order.emplace_back(floor_of(config), config);
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [floor, config] : order) {
+      const std::int64_t below = fit.least ? fit.least->planned.bytes : std::numeric_limits<std::int64_t>::max();
+      if (floor >= below) continue;
+      const std::vector<CheckpointCandidate> candidates = candidates_of(config, options.plan);
+      const std::optional<LeastFit> found = least_fit(config, candidates, below, options.plan);
+      if (found) fit.least = FitEntry{candidates[found->index].in(config), candidates[found->index], found->planned};
+    }
   }
 
   // As it is first; then with what else may lower the peak. Fused updates in the ordinary order do so in windows of one
@@ -112,7 +138,7 @@ Fit fit_training(const Config& given, std::int64_t budget, const FitOptions& opt
     if (a.work() != b.work()) return a.work() < b.work();
     return a.config.batch > b.config.batch;
   });
-  if (!search.fit.entries.empty()) search.fit.least.reset();
+  if (search.fit.entries.empty()) search.find_least();
   return search.fit;
 }
 
@@ -156,6 +182,7 @@ OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std
       if (size < config.batch) search.look_at_cut(with_micro_batch(plain(config), size));
     }
     if (!search.fit.entries.empty()) return said("", search.fit.entries.front());
+    search.find_least();
     return said("nothing fits; the least is what ", *search.fit.least);
   } catch (const Error&) {
     return error;  // what is wrong there is not what this is about

@@ -34,7 +34,7 @@ struct Fit {
   // The best of each cut, update, schedule and precision that has one: the given precision first, then least work, then larger
   // micro-batches. Empty: nothing fits.
   std::vector<FitEntry> entries;
-  std::optional<FitEntry> least;  // of all that was planned, when nothing fits
+  std::optional<FitEntry> least;  // when nothing fits: of the smallest micro-batches, under each update, schedule and precision
 };
 
 // Within `budget` bytes (reserved, as in budget.h). Smaller micro-batches are not looked at once one fits without checkpoints:

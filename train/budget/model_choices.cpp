@@ -6,6 +6,7 @@
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/setup.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -144,7 +145,7 @@ Numbers extrapolated(const Numbers& three, const Numbers& four, std::int64_t siz
 
 }  // namespace
 
-ModelChoices measure_model(const Config& config, const PlannedSamples::Sizes& samples) {
+ModelChoices measure_model(const Config& config, const PlannedSamples::Sizes& samples, bool groups) {
   Probe probe(config, samples);
   const Stages& stages = probe.stages();
   const bool is_layerwise = config.accumulate_schedule == "layerwise";
@@ -168,9 +169,12 @@ ModelChoices measure_model(const Config& config, const PlannedSamples::Sizes& sa
   }
   made.num_blocks = blocks.size();
 
+  std::array<std::vector<std::int64_t>, 2> kept;  // by a stage as it is, and as a region
+  for (auto& list : kept) list.resize(stages.size());
   // `inside`: bytes that a replay of the choice keeps at a time, for each micro-batch that is held.
   const auto add = [&](std::size_t begin, std::size_t end, const Numbers& n, std::int64_t inside, const BlockPart& part) {
     const std::int64_t more = (held - 1) * std::max(n.kept, inside);
+    if (end == begin + 1 && part.group == 0 && part.keep.empty()) kept[part.per_block][begin] = held * n.kept;
     made.choices.push_back({begin, end, held * n.kept, std::max(n.forward_peak, n.backward_peak + later[end]) + more, passes * n.replayed});
     made.parts.push_back(part);
   };
@@ -199,21 +203,28 @@ ModelChoices measure_model(const Config& config, const PlannedSamples::Sizes& sa
         add(blocks[b], blocks[b] + 1, numbers[1 + k], 0, block_part(b, 1, true, false, keep_lists()[k]));
     }
     // Inside a group: bare blocks, a region per block, and one that keeps attention.
-    for (std::size_t inner = 0; inner < 3 && count >= 2; ++inner) {
+    for (std::size_t inner = 0; inner < 3 && count >= 2 && groups; ++inner) {
       const KeepList keep = inner == 2 ? KeepList{"attention"} : KeepList{};
       const auto measured = [&](std::int64_t size) {
         ChainPart group{0, std::size_t(size), true, {}, {}};
         for (std::size_t i = 0; inner > 0 && i < group.end; ++i) group.parts.push_back({i, i + 1, true, keep, {}});
         return probe.measure(last + 1 - group.end, last + 1, {group}, has_gradients);
       };
-      std::map<std::int64_t, Numbers> groups;
-      for (std::int64_t size = 2; size <= std::min<std::int64_t>(count, 4); ++size) groups[size] = measured(size);
+      std::map<std::int64_t, Numbers> few;
+      for (std::int64_t size = 2; size <= std::min<std::int64_t>(count, 4); ++size) few[size] = measured(size);
       for (const std::int64_t size : group_sizes(count)) {
-        const Numbers n = size <= 4 ? groups.at(size) : extrapolated(groups.at(3), groups.at(4), size);
+        const Numbers n = size <= 4 ? few.at(size) : extrapolated(few.at(3), few.at(4), size);
         const std::int64_t inside = size * numbers[inner].kept;
         for (std::size_t b = first; b + std::size_t(size) <= end; ++b)
           add(blocks[b], blocks[b] + std::size_t(size), n, inside, block_part(b, size, inner > 0, true, keep));
       }
+    }
+  }
+  for (const int levels : {2, 3}) {
+    std::int64_t& sum = made.kept_nested[levels];
+    // A group keeps its result, as a region of its last block does.
+    for (const ChainPart& part : partition({.kind = CheckpointKind::nested, .levels = levels}, stages)) {
+      if (part.end < stages.size()) sum += kept[part.is_region][part.end - 1];
     }
   }
   return made;
