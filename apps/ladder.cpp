@@ -1,12 +1,12 @@
 // `refrain ladder`: the memory ladder of ViT-L/16, rung by rung.
 #include "command.h"
+#include "flags.h"
 
 #include <refrain/core/check.h>
 #include <refrain/core/io/file.h>
 #include <refrain/train/ladder.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <iostream>
 
@@ -25,14 +25,6 @@ constexpr std::string_view kHelp =
     "\n"
     "RUNG is a name as the ladder prints it, such as \"+ SGD\".\n";
 
-std::int64_t number_of_steps(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= 1000000,
-        "--steps: expected a number of steps, got '", text, "'");
-  return value;
-}
-
 void print_run(const std::string& rung, const LadderEntry& entry, std::int64_t steps) {
   check(entry.is_planned(), "ladder --run: ", rung, " ", entry.column, ": ", entry.missing);
   const LadderRun run = run_ladder_entry(ladder_config(entry), steps);
@@ -50,14 +42,10 @@ void print_run(const std::string& rung, const LadderEntry& entry, std::int64_t s
 
 int ladder_command(const std::vector<std::string>& arguments) {
   bool is_json = false, is_run = false;
-  std::string rung, html, column = "B";
+  std::string rung, html, column = "B", of_run;  // of_run: a flag that only a run reads
   std::int64_t steps = 1;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    const auto value = [&] {
-      check(i + 1 < arguments.size(), argument, ": expected a value after it");
-      return arguments[++i];
-    };
+  for (FlagReader reader(arguments); reader.next();) {
+    const std::string &argument = reader.argument(), &flag = reader.flag();
     if (argument == "--help" || argument == "-h") {
       std::cout << kHelp;
       return kDone;
@@ -66,20 +54,22 @@ int ladder_command(const std::vector<std::string>& arguments) {
       is_json = true;
     else if (argument == "--run")
       is_run = true;
-    else if (argument == "--html")
-      html = value();
-    else if (argument == "--column")
-      column = value();
-    else if (argument == "--steps")
-      steps = number_of_steps(value());
+    else if (flag == "--html")
+      html = reader.value();
+    else if (flag == "--column")
+      of_run = flag, column = reader.value();
+    else if (flag == "--steps")
+      of_run = flag, steps = count_of(flag, reader.value(), "steps", 1000000);
     else if (argument.starts_with("--"))
-      fail("unknown flag ", argument, "; refrain ladder --help lists them");
+      fail("unknown flag ", argument);
     else if (rung.empty())
       rung = argument;
     else
       fail("expected one rung, got '", rung, "' and '", argument, "'");
   }
   check(!is_run || !rung.empty(), "--run: expected the name of a rung, such as \"+ SGD\"");
+  check(is_run || of_run.empty(), of_run, ": expected with --run, which was not given");
+  check(!is_run || !is_json, "--json: expected without --run, whose result is text");
   const std::vector<LadderColumn>& columns = ladder_columns();
   check(std::any_of(columns.begin(), columns.end(), [&](const LadderColumn& each) { return each.name == column; }),
         "--column: expected plain, A, layerwise, B, C or budget, got '", column, "'");

@@ -30,9 +30,12 @@ constexpr std::string_view kHelp =
 struct Command {
   std::string name;
   int (*run)(const std::vector<std::string>&);
+  bool has_keys;  // takes a configuration's
 };
 const std::vector<Command>& commands() {
-  static const std::vector<Command> list{{"train", train_command}, {"plan", plan_command}, {"fit", fit_command}, {"ladder", ladder_command}, {"report", report_command}, {"evaluate", evaluate_command}};
+  static const std::vector<Command> list{{"train", train_command, true},    {"plan", plan_command, true},
+                                         {"fit", fit_command, true},        {"ladder", ladder_command, false},
+                                         {"report", report_command, false}, {"evaluate", evaluate_command, true}};
   return list;
 }
 
@@ -59,6 +62,20 @@ int run(const std::vector<std::string>& arguments) {
   fail("unknown command '", name, "'", nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 
+// Where the command that was asked for says what it takes.
+std::string usage_hint(const std::vector<std::string>& arguments) {
+  for (const Command& command : commands())
+    if (!arguments.empty() && arguments[0] == command.name)
+      return "refrain " + command.name + " --help lists " + (command.has_keys ? "every flag and key with its range" : "what it takes");
+  return "refrain --help lists the commands";
+}
+
+// What to try after running out of memory; nothing where the message names a training that fits, or says that none does.
+std::string memory_hint(std::string_view message) {
+  if (message.find(" would take ") != message.npos || message.find("the least is ") != message.npos) return "";
+  return "try --checkpoint block, a smaller --batch with --accumulate, or a higher --memory-limit";
+}
+
 int report(const std::exception& error, std::string_view hint, int code) {
   std::cerr << "refrain: " << error.what() << "\n";
   if (!hint.empty()) std::cerr << "hint: " << hint << "\n";
@@ -69,11 +86,11 @@ int run_and_report(const std::vector<std::string>& arguments) {
   try {
     return run(arguments);
   } catch (const InvalidArgument& error) {
-    return report(error, "refrain train --help lists every key with its range", kUsage);
+    return report(error, usage_hint(arguments), kUsage);
   } catch (const DataError& error) {
     return report(error, "check data_path and the file named above; nothing was changed", kBadData);
   } catch (const OutOfMemory& error) {
-    return report(error, "try --checkpoint block, a smaller --batch with --accumulate, or a higher --memory-limit", kOutOfMemory);
+    return report(error, memory_hint(error.what()), kOutOfMemory);
   } catch (const std::bad_alloc& error) {
     return report(error, "the system has no memory left; try a smaller --batch", kOutOfMemory);
   } catch (const NonFinite& error) {

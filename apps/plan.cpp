@@ -1,5 +1,6 @@
 // `refrain plan`: what a training would take, without training.
 #include "command.h"
+#include "flags.h"
 
 #include <refrain/core/check.h>
 #include <refrain/core/parallel.h>
@@ -7,7 +8,6 @@
 #include <refrain/train/plan_report.h>
 #include <refrain/train/published_rates.h>
 
-#include <charconv>
 #include <filesystem>
 #include <iostream>
 
@@ -31,14 +31,6 @@ constexpr std::string_view kHelp =
     "run's to the byte. Neither weights nor data are needed; headers of the data are read where they are. The time is an\n"
     "estimate from a short measurement of this CPU. Keys are those of refrain train; presets need an --image-size.\n";
 
-std::int64_t count_of(const std::string& flag, const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= std::int64_t{1} << 40, flag,
-        ": expected a number of samples, got '", text, "'");
-  return value;
-}
-
 }  // namespace
 
 int plan_command(const std::vector<std::string>& arguments) {
@@ -46,38 +38,30 @@ int plan_command(const std::vector<std::string>& arguments) {
   bool is_json = false, wants_receipt = false, wants_tensors = false;
   std::string export_to, gpu, title;
   PlanOptions options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
+  for (FlagReader reader(arguments); reader.next();) {
+    const std::string &argument = reader.argument(), &flag = reader.flag();
     if (argument == "--help" || argument == "-h") {
       std::cout << kHelp << config_help();
       return kDone;
     }
-    if (argument == "--json") {
+    if (argument == "--json")
       is_json = true;
-      continue;
-    }
-    if (argument == "--receipt" || argument == "--tensors") {
-      (argument == "--receipt" ? wants_receipt : wants_tensors) = true;
-      continue;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::string flag = argument.substr(0, equals);
-    if (flag == "--train-samples" || flag == "--test-samples" || flag == "--export" || flag == "--rates" || flag == "--title") {
-      check(equals != std::string::npos || i + 1 < arguments.size(), flag, ": expected a value after it");
-      const std::string value = equals != std::string::npos ? argument.substr(equals + 1) : arguments[++i];
-      if (flag == "--rates" || flag == "--title") {
-        (flag == "--rates" ? gpu : title) = value;
-        continue;
-      }
-      if (flag == "--export") {
-        check(!value.empty(), flag, ": expected a directory");
-        export_to = value;
-        continue;
-      }
-      (flag == "--train-samples" ? options.num_train : options.num_test) = count_of(flag, value);
-      continue;
-    }
-    rest.push_back(argument);
+    else if (argument == "--receipt")
+      wants_receipt = true;
+    else if (argument == "--tensors")
+      wants_tensors = true;
+    else if (flag == "--export")
+      export_to = reader.value();
+    else if (flag == "--title")
+      title = reader.value();
+    else if (flag == "--rates")
+      gpu = reader.value();
+    else if (flag == "--train-samples")
+      options.num_train = count_of(flag, reader.value(), "samples");
+    else if (flag == "--test-samples")
+      options.num_test = count_of(flag, reader.value(), "samples");
+    else
+      rest.push_back(argument);
   }
   const Arguments split = split_arguments(rest);
   check(split.positional.size() <= 1, "expected one configuration file, got ", split.positional.size());

@@ -1,37 +1,21 @@
 // `refrain ladder` and `refrain report` from outside: files, exit codes, and what is refused.
 #include <refrain/core/io/file.h>
 #include <refrain/tests/support/catch.h>
+#include <refrain/tests/support/command.h>
 #include <refrain/tests/support/scratch_directory.h>
-
-#include <sys/wait.h>
-
-#include <cstdlib>
 
 #include <nlohmann/json.hpp>
 
 using namespace refrain;
+using refrain::testing::Outcome;
+using refrain::testing::refrain_command;
 using refrain::testing::ScratchDirectory;
 using Catch::Contains;
 namespace fs = std::filesystem;
 
-namespace {
-
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome refrain_command(const ScratchDirectory& scratch, const std::string& arguments) {
-  const std::string line = "cd '" + scratch.path().string() + "' && '" REFRAIN_COMMAND "' " + arguments + " >out 2>err";
-  const int status = std::system(line.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text_file(scratch / "out"), read_text_file(scratch / "err")};
-}
-
-}  // namespace
-
 TEST_CASE("ladder command: one rung as text, JSON and a page") {
   const ScratchDirectory scratch;
-  const Outcome text = refrain_command(scratch, "ladder load --html load.html");
+  const Outcome text = refrain_command(scratch, "ladder load --html=load.html");
   INFO(text.out << text.err);
   REQUIRE(text.code == 0);
   CHECK_THAT(text.out, Contains("published 1.24 / 0.65 GB") && Contains("Notes"));
@@ -52,6 +36,21 @@ TEST_CASE("ladder command: unknown rungs, columns and flags are refused") {
   CHECK(refrain_command(scratch, "ladder load --run --column D").code == 2);
   CHECK(refrain_command(scratch, "ladder load --steps 0").code == 2);
   CHECK(refrain_command(scratch, "ladder --nothing").code == 2);
+  CHECK(refrain_command(scratch, "ladder load --html=").code == 2);
+  CHECK(refrain_command(scratch, "ladder load --json=3").code == 2);
+  CHECK_THAT(refrain_command(scratch, "report").err, Contains("hint: refrain report --help"));
+}
+
+TEST_CASE("ladder command: flags that would change nothing are refused, and the hint is at its own help") {
+  const ScratchDirectory scratch;
+  for (const auto& [arguments, flag] : {std::pair("ladder load --column A", "--column: "), std::pair("ladder load --steps=2", "--steps: "),
+                                        std::pair("ladder load --run --json", "--json: ")}) {
+    const Outcome outcome = refrain_command(scratch, arguments);
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(outcome.out.empty());
+    CHECK_THAT(outcome.err, Contains(flag) && Contains("--run") && Contains("hint: refrain ladder --help"));
+  }
 }
 
 TEST_CASE("report command: the page of a memory.json, beside it or where it is told") {

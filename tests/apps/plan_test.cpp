@@ -1,16 +1,15 @@
 // `refrain plan` from outside: text, JSON, exit codes, and that its numbers are those of `refrain train`.
 #include <refrain/core/io/file.h>
 #include <refrain/tests/support/catch.h>
+#include <refrain/tests/support/command.h>
 #include <refrain/tests/support/images.h>
 #include <refrain/tests/support/scratch_directory.h>
-
-#include <sys/wait.h>
-
-#include <cstdlib>
 
 #include <nlohmann/json.hpp>
 
 using namespace refrain;
+using refrain::testing::Outcome;
+using refrain::testing::refrain_command;
 using refrain::testing::ScratchDirectory;
 using refrain::testing::write_images;
 using Catch::Contains;
@@ -18,22 +17,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Outcome {
-  int code;
-  std::string out, err;
-};
-
-Outcome refrain_command(const ScratchDirectory& scratch, const std::string& arguments) {
-  const std::string line = "cd '" + scratch.path().string() + "' && '" REFRAIN_COMMAND "' " + arguments + " >out 2>err";
-  const int status = std::system(line.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text_file(scratch / "out"), read_text_file(scratch / "err")};
-}
-
 void write_config(const ScratchDirectory& scratch) {
   write_images(scratch);
-  scratch.write("small.toml",
-                "patch_size = 4\nwidth = 16\ndepth = 2\nnum_heads = 2\nmlp_ratio = 2\ndata_path = \"data\"\nbatch = 8\naccumulate = 3\nepochs = 2\n"
-                "optimizer = \"adamw\"\nlr = 0.05\ncheckpoint = \"block\"\nthreads = 1\n");
+  scratch.write(
+      "small.toml",
+      "patch_size = 4\nwidth = 16\ndepth = 2\nnum_heads = 2\nmlp_ratio = 2\ndata_path = \"data\"\nbatch = 8\naccumulate = 3\nepochs = 2\n"
+      "optimizer = \"adamw\"\nlr = 0.05\ncheckpoint = \"block\"\nthreads = 1\n");
 }
 
 }  // namespace
@@ -49,15 +38,16 @@ TEST_CASE("plan command: bytes, steps and work of the training that follows, and
   const nlohmann::json plan = nlohmann::json::parse(planned.out);
   REQUIRE(refrain_command(scratch, "train small.toml --precision bf16-mixed").code == 0);
   const nlohmann::json summary = nlohmann::json::parse(read_text_file(scratch / "runs/small/summary.json"));
-  for (const char* key : {"peak_bytes", "highest_bytes_of_kind", "reserved_peak_bytes", "num_parameters", "steps", "flops", "replayed_flops_share"})
+  for (const char* key :
+       {"peak_bytes", "highest_bytes_of_kind", "reserved_peak_bytes", "num_parameters", "steps", "flops", "replayed_flops_share"})
     CHECK(plan[key] == summary[key]);
   CHECK(plan["notes"].empty());
   CHECK(plan["estimate"]["run_seconds"] > 0);
 
   const Outcome text = refrain_command(scratch, "plan small.toml --precision bf16-mixed");
   CHECK(text.code == 0);
-  CHECK_THAT(text.out, Contains(summary["peak_bytes"]["total"].dump()) && Contains(summary["reserved_peak_bytes"].dump()) && Contains("estimate") &&
-                           Contains("blocks.") && Contains("By kind") && Contains("FLOP"));
+  CHECK_THAT(text.out, Contains(summary["peak_bytes"]["total"].dump()) && Contains(summary["reserved_peak_bytes"].dump()) &&
+                           Contains("estimate") && Contains("blocks.") && Contains("By kind") && Contains("FLOP"));
 }
 
 TEST_CASE("plan command: needs no data, no weights and no file, and says what is missing or wrong") {
@@ -76,9 +66,9 @@ TEST_CASE("plan command: needs no data, no weights and no file, and says what is
 
   CHECK(refrain_command(scratch, "plan --help").code == 0);
   CHECK_THAT(refrain_command(scratch, "plan --help").out, Contains("--json") && Contains("--image-size"));
-  CHECK_THAT(refrain_command(scratch, "plan --bacth 3").err, Contains("did you mean '--batch'?"));
-  for (const char* wrong : {"plan one.toml two.toml", "plan --train-samples 0", "plan --test-samples", "plan --train-samples many", "plan nowhere.toml --device cuda",
-                            "plan --device tpu --image-size 28"}) {
+  CHECK_THAT(refrain_command(scratch, "plan --bacth 3").err, Contains("did you mean '--batch'?") && Contains("hint: refrain plan --help"));
+  for (const char* wrong : {"plan one.toml two.toml", "plan --train-samples 0", "plan --test-samples", "plan --train-samples many",
+                            "plan nowhere.toml --device cuda", "plan --device tpu --image-size 28"}) {
     const Outcome outcome = refrain_command(scratch, wrong);
     INFO(wrong << ": " << outcome.err);
     CHECK((outcome.code == 2 || outcome.code == 3));
@@ -117,12 +107,13 @@ TEST_CASE("plan command: receipt, tensors and exports agree with the peak, and r
   CHECK(memory["peak_bytes"] == peak);
   CHECK(memory["title"] == "small");
   CHECK(memory["planned"] == true);
-  for (const char* file : {"memory.csv", "trace.json", "report.html"}) CHECK(fs::file_size(scratch.path() / "exported/memory" / file) > 100);
+  for (const char* file : {"memory.csv", "trace.json", "report.html"})
+    CHECK(fs::file_size(scratch.path() / "exported/memory" / file) > 100);
 
   const Outcome text = refrain_command(scratch, "plan small.toml --receipt --tensors");
   CHECK(text.code == 0);
-  CHECK_THAT(text.out, Contains("unknown: 0") && Contains("saved activations of blocks.*") && Contains("--precision bf16-true") && Contains(flags) &&
-                           Contains("Every tensor at the peak") && Contains("replay of linear"));
+  CHECK_THAT(text.out, Contains("unknown: 0") && Contains("saved activations of blocks.*") && Contains("--precision bf16-true") &&
+                           Contains(flags) && Contains("Every tensor at the peak") && Contains("replay of linear"));
   CHECK_THAT(refrain_command(scratch, "plan small.toml").out, !Contains("Receipt"));
   CHECK(refrain_command(scratch, "plan small.toml --export").code == 2);
   CHECK(refrain_command(scratch, "plan small.toml --export=").code == 2);
