@@ -34,6 +34,7 @@ class FlagReader {
 };
 
 // A flag's value as a number of `things` from 1 to `most`; throws InvalidArgument naming both.
-std::int64_t count_of(const std::string& flag, const std::string& value, std::string_view things, std::int64_t most = std::int64_t{1} << 40);
+std::int64_t count_of(const std::string& flag, const std::string& value, std::string_view things,
+                      std::int64_t most = std::int64_t{1} << 40);
 
 }  // namespace refrain::apps
