@@ -59,7 +59,7 @@ check "${checks[1]}" pass "$plan" 500
 
 # A run with its plan's curve over it, where there is something to train on.
 if [ -d /usr/share/datasets/fashion-mnist ]; then
-  printf 'width = 16\ndepth = 2\nnum_heads = 2\nbatch = 16\nepochs = 0\nmax_steps = 4\neval_every = 0\noptimizer = "adamw"\ntimeline = 2\n' >"$work/run.toml"
+  printf 'width = 16\ndepth = 2\nnum_heads = 2\nbatch = 16\nepochs = 0\nmax_steps = 4\neval_batch = 1000\neval_every = 0\noptimizer = "adamw"\ntimeline = 2\n' >"$work/run.toml"
   "$refrain" train "$work/run.toml" --run-dir "$work/run" >"$work/run.log" 2>&1 || { cat "$work/run.log"; echo "FAILED  browser: refrain train"; exit 1; }
   check "${checks[2]}" pass "$work/run/report.html"
 else
