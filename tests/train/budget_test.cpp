@@ -169,7 +169,7 @@ Config random_config(Dice& dice, const ScratchDirectory& scratch) {
   }
   config.num_heads = dice.of<std::int64_t>({1, 2, 4});
   config.width = config.num_heads * dice.of<std::int64_t>({4, 8, 12});
-  config.depth = 1 + dice.below(dice.chance(15) ? 9 : 4);
+  config.depth = 1 + dice.below(dice.chance(10) ? 9 : 3);
   config.mlp_ratio = dice.of({1.0, 2.0, 4.0});
   config.dropout = dice.chance(30) ? 0.1 : 0;
   config.batch = 1 + dice.below(12);
