@@ -1,48 +1,28 @@
 // Chunked loss and chunked MLP in training: what is planned is what runs, losses are those of the whole, and peaks are lower.
 #include <refrain/core/io/file.h>
 #include <refrain/tests/support/catch.h>
-#include <refrain/tests/support/images.h>
-#include <refrain/tests/support/scratch_directory.h>
+#include <refrain/tests/train/check_plan.h>
+#include <refrain/tests/train/memory_fixture.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/run.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
-#include <map>
 
 using namespace refrain;
+using refrain::testing::check_plan;
 using refrain::testing::ScratchDirectory;
-using refrain::testing::write_images;
+using refrain::testing::small_gpt2;
+using refrain::testing::small_vit;
 namespace fs = std::filesystem;
 
 namespace {
 
-// 50 training and 20 test images, or some 50 and 5 windows of text: the last batches are short.
 Config config_in(const ScratchDirectory& scratch, bool is_vit) {
-  Config config;
-  config.patch_size = 4;
-  config.width = 16;
+  Config config = is_vit ? small_vit(scratch) : small_gpt2(scratch);
   config.depth = 3;
-  config.num_heads = 2;
-  config.data_path = scratch / "data";
-  config.batch = 8;
+  config.mlp_ratio = 4;
   config.epochs = 1;
-  config.lr = 0.01;
-  config.snapshot_every = 0;
-  if (is_vit) return config;
-  config.model = "gpt2";
-  config.data_format = "text";
-  config.data_path = scratch / "text";
-  config.context = 12;
   return config;
-}
-
-void write_data(const ScratchDirectory& scratch) {
-  write_images(scratch);
-  std::string text;
-  for (int i = 0; i < 700; ++i) text += "the quick brown fox jumps over the lazy dog. "[(i * 7 + i / 45) % 45];
-  scratch.write("text", text);
 }
 
 struct Course {
@@ -65,26 +45,6 @@ Course train(const ScratchDirectory& scratch, Config config) {
   return course;
 }
 
-void check_plan(const ScratchDirectory& scratch, Config config) {
-  static int number = 0;
-  config.run_dir = scratch / ("run-" + std::to_string(number++));
-  INFO(config.model << ' ' << config.precision << ' ' << config.checkpoint << " loss_chunk " << config.loss_chunk << " mlp_chunk "
-                    << config.mlp_chunk << " accumulate " << config.accumulate << " update " << config.update << " optimizer "
-                    << config.optimizer);
-  const Plan plan = plan_training(config);
-  const Device device = Device::new_cpu();
-  run_training(config, {.device = device});
-  const Ledger run = device.ledger();
-  CHECK(plan.ledger.peak_bytes() == run.peak_bytes());
-  CHECK(plan.reserved_bytes == device.reserved_bytes());
-  CHECK(plan.ledger.kinds_at_peak() == run.kinds_at_peak());
-  CHECK(plan.ledger.peak_per_kind() == run.peak_per_kind());
-  const nlohmann::json summary = nlohmann::json::parse(read_text_file(fs::path(config.run_dir) / "summary.json"));
-  if (summary["skipped_steps"] != 0) return;  // windows that were run and not counted
-  CHECK(plan.run.total.flops == summary["flops"].get<double>());
-  CHECK(plan.replayed_share() == summary["replayed_flops_share"].get<double>());
-}
-
 double furthest(const Course& a, const Course& b) {
   REQUIRE(a.losses.size() == b.losses.size());
   double worst = std::abs(a.test.loss / b.test.loss - 1);
@@ -96,7 +56,6 @@ double furthest(const Course& a, const Course& b) {
 
 TEST_CASE("chunks: peak and reserved bytes of the plan are the run's in every precision, with every policy") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   int turn = 0;
   for (const bool is_vit : {false, true}) {
     for (const char* precision : {"32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"}) {
@@ -108,7 +67,6 @@ TEST_CASE("chunks: peak and reserved bytes of the plan are the run's in every pr
         config.loss_chunk = turn % 3 == 2 ? 0 : 5;
         config.mlp_chunk = turn % 3 == 1 ? 0 : 7;
         config.optimizer = turn % 2 == 0 ? "sgd" : "adamw";
-        if (config.precision == "16-true") config.lr = config.eps = 1e-3;  // Adam's usual eps vanishes in f16
         config.accumulate = turn % 4 == 0 ? 3 : 1;
         config.dropout = turn % 5 == 0 ? 0 : 0.1;
         config.label_smoothing = turn % 2 == 0 ? 0 : 0.1;
@@ -123,7 +81,6 @@ TEST_CASE("chunks: peak and reserved bytes of the plan are the run's in every pr
 
 TEST_CASE("chunks: one chunk of everything is planned as it runs, and so is a chunk of one row") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const std::int64_t rows : {1, 1000000}) {
     Config config = config_in(scratch, false);
     config.loss_chunk = config.mlp_chunk = rows;
@@ -133,7 +90,6 @@ TEST_CASE("chunks: one chunk of everything is planned as it runs, and so is a ch
 
 TEST_CASE("chunks: the layerwise schedule takes them, planned as it runs and with the ordinary loop's losses") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const bool is_vit : {false, true}) {
     for (const char* precision : {"32-true", "bf16-mixed", "bf16-true"}) {
       Config config = config_in(scratch, is_vit);
@@ -156,7 +112,6 @@ TEST_CASE("chunks: the layerwise schedule takes them, planned as it runs and wit
 
 TEST_CASE("chunks: a chunked loss trains as the whole loss does") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const bool is_vit : {false, true}) {
     Config config = config_in(scratch, is_vit);
     config.epochs = 0;
@@ -182,7 +137,6 @@ TEST_CASE("chunks: a chunked loss trains as the whole loss does") {
 
 TEST_CASE("chunks: a chunked MLP trains as the layers do, and checkpoints change no bit of it") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const bool is_vit : {false, true}) {
     for (const char* precision : {"32-true", "bf16-mixed"}) {
       Config config = config_in(scratch, is_vit);
@@ -222,7 +176,6 @@ TEST_CASE("chunks: a chunked MLP trains as the layers do, and checkpoints change
 
 TEST_CASE("chunks: a block in a region replays nothing more for a chunked MLP") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   Config config = config_in(scratch, true);
   config.checkpoint = "block";
   const Plan layers = plan_training(config);

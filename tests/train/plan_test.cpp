@@ -1,15 +1,12 @@
 // Plan = run: the forecast of memory and work against the training itself, to the byte, over the options that shape memory.
 #include <refrain/core/io/file.h>
 #include <refrain/tests/support/catch.h>
-#include <refrain/tests/support/images.h>
-#include <refrain/tests/support/scratch_directory.h>
 #include <refrain/tests/train/check_plan.h>
+#include <refrain/tests/train/memory_fixture.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/plan_report.h>
 #include <refrain/train/planned_data.h>
 #include <refrain/train/run.h>
-
-#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -17,43 +14,12 @@ using namespace refrain;
 using refrain::testing::check_plan;
 using refrain::testing::composition;
 using refrain::testing::ScratchDirectory;
-using refrain::testing::write_images;
+using refrain::testing::small_gpt2;
+using refrain::testing::small_vit;
 using Catch::Contains;
 namespace fs = std::filesystem;
 
 namespace {
-
-// 50 training and 20 test images in batches of 8: the last batch of both is short.
-Config vit_in(const ScratchDirectory& scratch) {
-  Config config;
-  config.patch_size = 4;
-  config.width = 16;
-  config.depth = 4;
-  config.num_heads = 2;
-  config.mlp_ratio = 2;
-  config.data_path = scratch / "data";
-  config.batch = 8;
-  config.epochs = 2;
-  config.lr = 0.01;
-  config.snapshot_every = 0;
-  return config;
-}
-
-Config gpt2_in(const ScratchDirectory& scratch) {
-  Config config = vit_in(scratch);
-  config.model = "gpt2";
-  config.data_format = "text";
-  config.data_path = scratch / "text";
-  config.context = 12;
-  return config;
-}
-
-void write_data(const ScratchDirectory& scratch) {
-  write_images(scratch);
-  std::string text;
-  for (int i = 0; i < 700; ++i) text += "the quick brown fox jumps over the lazy dog. "[(i * 7 + i / 45) % 45];
-  scratch.write("text", text);
-}
 
 constexpr const char* kPrecisions[] = {"32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"};
 constexpr const char* kCheckpoints[] = {"none", "block", "nested", "selective"};
@@ -83,23 +49,20 @@ void check_precisions_and_policies(const ScratchDirectory& scratch, const Config
 
 TEST_CASE("plan: peak and reserved bytes of a vision transformer are the run's in every precision and policy") {
   const ScratchDirectory scratch;
-  write_data(scratch);
-  check_precisions_and_policies(scratch, vit_in(scratch));
+  check_precisions_and_policies(scratch, small_vit(scratch));
 }
 
 TEST_CASE("plan: peak and reserved bytes of a decoder are the run's in every precision and policy") {
   const ScratchDirectory scratch;
-  write_data(scratch);
-  check_precisions_and_policies(scratch, gpt2_in(scratch));
+  check_precisions_and_policies(scratch, small_gpt2(scratch));
 }
 
 TEST_CASE("plan: every optimizer in every precision, with windows of one and of three") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const char* precision : kPrecisions) {
     for (const auto& [optimizer, momentum] : {std::pair("sgd", 0.0), std::pair("sgd", 0.9), std::pair("adamw", 0.0)}) {
       for (const std::int64_t accumulate : {1, 3}) {
-        Config config = vit_in(scratch);
+        Config config = small_vit(scratch);
         config.depth = 2;
         config.epochs = 1;
         config.precision = precision;
@@ -114,10 +77,9 @@ TEST_CASE("plan: every optimizer in every precision, with windows of one and of 
 
 TEST_CASE("plan: evaluations whose batches are larger or smaller than the training's, often or at the end") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const std::int64_t eval_batch : {1, 3, 19, 20, 100}) {
     for (const std::int64_t eval_every : {0, 1, 2}) {
-      Config config = vit_in(scratch);
+      Config config = small_vit(scratch);
       config.checkpoint = "block";
       config.epochs = 3;
       config.eval_batch = eval_batch;
@@ -129,10 +91,9 @@ TEST_CASE("plan: evaluations whose batches are larger or smaller than the traini
 
 TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and a number of steps that ends anywhere") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   for (const std::int64_t accumulate : {2, 5, 6, 7, 100}) {
     for (const std::int64_t batch : {1, 4, 64}) {
-      Config config = gpt2_in(scratch);
+      Config config = small_gpt2(scratch);
       config.depth = 2;
       config.batch = batch;
       config.accumulate = accumulate;
@@ -141,7 +102,7 @@ TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and 
     }
   }
   for (const std::int64_t max_steps : {1, 2, 3, 7, 8}) {
-    Config config = vit_in(scratch);
+    Config config = small_vit(scratch);
     config.accumulate = 3;
     config.epochs = 0;
     config.max_steps = max_steps;
@@ -151,9 +112,8 @@ TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and 
 
 TEST_CASE("plan: updates inside backward, in windows of any length") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   int turn = 0;
-  for (const Config& base : {vit_in(scratch), gpt2_in(scratch)}) {
+  for (const Config& base : {small_vit(scratch), small_gpt2(scratch)}) {
     for (const char* precision : {"32-true", "bf16-mixed", "bf16-true"}) {
       for (const char* checkpoint : kCheckpoints) {
         Config config = base;
@@ -167,7 +127,7 @@ TEST_CASE("plan: updates inside backward, in windows of any length") {
       }
     }
   }
-  Config refused = vit_in(scratch);
+  Config refused = small_vit(scratch);
   refused.update = "fused";
   refused.clip_norm = 1;
   CHECK_THROWS_AS(plan_training(refused), InvalidArgument);
@@ -175,15 +135,14 @@ TEST_CASE("plan: updates inside backward, in windows of any length") {
 
 TEST_CASE("plan: frozen parameters, loss scales, master copies, f32 state, rounding, certificates and random layers") {
   const ScratchDirectory scratch;
-  write_data(scratch);
-  Config frozen = vit_in(scratch);
+  Config frozen = small_vit(scratch);
   frozen.freeze = {"embed.*", "blocks.0.*", "blocks.2.mlp.*"};
   for (const char* checkpoint : kCheckpoints) {
     frozen.checkpoint = checkpoint;
     check_plan(scratch, frozen);
   }
   for (const char* loss_scale : {"off", "static", "dynamic"}) {
-    Config config = gpt2_in(scratch);
+    Config config = small_gpt2(scratch);
     config.precision = "16-mixed";
     config.checkpoint = "nested";
     config.checkpoint_levels = 1;
@@ -192,14 +151,14 @@ TEST_CASE("plan: frozen parameters, loss scales, master copies, f32 state, round
     config.loss_scale_interval = 2;
     check_plan(scratch, config);
   }
-  Config overflowing = vit_in(scratch);
+  Config overflowing = small_vit(scratch);
   overflowing.precision = "16-mixed";
   overflowing.loss_scale_init = 0x1p24;
   overflowing.loss_scale_max = 0x1p24;
   overflowing.accumulate = 3;
   check_plan(scratch, overflowing);
   for (const bool master : {false, true}) {
-    Config config = vit_in(scratch);
+    Config config = small_vit(scratch);
     config.precision = "bf16-true";
     config.optimizer = "adam";
     config.master_weights = master;
@@ -207,7 +166,7 @@ TEST_CASE("plan: frozen parameters, loss scales, master copies, f32 state, round
     config.rounding = master ? "nearest" : "stochastic";
     check_plan(scratch, config);
   }
-  Config random = vit_in(scratch);
+  Config random = small_vit(scratch);
   random.dropout = random.attention_dropout = random.stochastic_depth = 0.2;
   random.label_smoothing = 0.1;
   random.checkpoint = "block";
@@ -218,9 +177,8 @@ TEST_CASE("plan: frozen parameters, loss scales, master copies, f32 state, round
 
 TEST_CASE("plan: a training that goes on in this thread keeps its bits, its ledger and its counts") {
   const ScratchDirectory scratch;
-  write_data(scratch);
   const auto train = [&](const std::string& name, const RunHooks& hooks) {
-    Config config = vit_in(scratch);
+    Config config = small_vit(scratch);
     config.dropout = 0.1;
     config.stochastic_depth = 0.1;
     config.accumulate = 2;
@@ -234,7 +192,7 @@ TEST_CASE("plan: a training that goes on in this thread keeps its bits, its ledg
                       read_text_file(scratch / name / "snapshots/step-8/model.safetensors"));
   };
   const auto alone = train("alone", {});
-  Config other = gpt2_in(scratch);
+  Config other = small_gpt2(scratch);
   other.precision = "bf16-mixed";
   other.seed = 5;
   other.memory_limit = {1};
@@ -296,8 +254,7 @@ TEST_CASE("plan: works without data, says what it assumed, and names the key of 
 
 TEST_CASE("planned data: sizes come from headers, and images unlike the configuration's count as absent") {
   const ScratchDirectory scratch;
-  write_data(scratch);
-  Config config = vit_in(scratch);
+  Config config = small_vit(scratch);
   const PlannedData found = find_planned_data(config);
   CHECK(found.is_found);
   CHECK(found.notes.empty());
@@ -325,7 +282,7 @@ TEST_CASE("planned data: sizes come from headers, and images unlike the configur
   scratch.write("cifar/test_batch.bin", std::string(2 * 3073, '\0'));
   CHECK(find_planned_data(cifar).train.size == 15);
   CHECK(find_planned_data(cifar).test.size == 2);
-  CHECK(find_planned_data(gpt2_in(scratch)).train.size == (630 - 1) / 12);
+  CHECK(find_planned_data(small_gpt2(scratch)).train.size == (630 - 1) / 12);
 }
 
 TEST_CASE("plan: measuring the machine gives rates for every precision and leaves the caller's counts alone") {
@@ -361,8 +318,8 @@ TEST_CASE("plan: report and JSON carry the same numbers; the limit is compared w
   CHECK(json["estimate"]["step_seconds"].get<double>() == (plan.step.total.flops + plan.step.total.bytes) / 1e9);
   CHECK(plan.run_seconds() > 938 * plan.step_seconds() * 0.9);
   const std::string text = plan_report(plan);
-  CHECK_THAT(text, Contains(std::to_string(plan.ledger.peak_bytes())) && Contains(std::to_string(plan.reserved_bytes)) && Contains("estimate") &&
-                       Contains("holds"));
+  CHECK_THAT(text, Contains(std::to_string(plan.ledger.peak_bytes())) && Contains(std::to_string(plan.reserved_bytes)) &&
+                       Contains("estimate") && Contains("holds"));
   plan.rates.reset();
   plan.config.memory_limit = {plan.reserved_bytes - 1};
   CHECK_THAT(plan_report(plan), !Contains("estimate") && Contains("too low"));

@@ -3,8 +3,6 @@
 #include <refrain/tests/train/memory_fixture.h>
 #include <refrain/train/remedies.h>
 
-#include <algorithm>
-
 using namespace refrain;
 using namespace refrain::testing;
 using Catch::Contains;

@@ -102,8 +102,7 @@ TEST_CASE("report_html: what is no memory.json is refused", "[train]") {
   memory["peak"]["blocks"][0][2] = 99;  // a kind that there is not
   CHECK_THROWS_AS(report_html(memory.dump()), DataError);
   memory = json::parse(sample_text());
-  memory["title"] = "\xff";
-  CHECK_THROWS_AS(report_html(memory.dump(-1, ' ', false, json::error_handler_t::ignore).replace(0, 1, "{\"x\":\"\xff\",")), DataError);
+  CHECK_THROWS_AS(report_html(memory.dump().replace(0, 1, "{\"x\":\"\xff\",")), DataError);
 }
 
 }  // namespace refrain
