@@ -1,7 +1,10 @@
 #include <refrain/train/memory_blocks.h>
 
+#include <refrain/train/memory_curve.h>
+
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 namespace refrain {
 
@@ -24,11 +27,7 @@ struct Kinds {
 ExportedBlocks exported_blocks(const Timeline& timeline, std::size_t most) {
   ExportedBlocks out{timeline.first_tick(), timeline.end_tick(), {}};
   if (timeline.blocks().size() > most) {
-    for (std::size_t i = 0; i < timeline.marks().size(); ++i) {
-      if (!timeline.marks()[i].label.starts_with("step")) continue;
-      out.begin = timeline.marks()[i].tick;
-      out.end = i + 1 < timeline.marks().size() ? timeline.marks()[i + 1].tick : timeline.end_tick();
-    }
+    if (const std::optional<TickRange> step = last_step(timeline)) out.begin = step->begin, out.end = step->end;
   }
   std::unordered_map<std::uint64_t, Kinds> kinds;
   for (const MemoryBlock& block : timeline.blocks()) kinds[block.id] = {block.first_kind, std::max(block.birth, timeline.first_tick())};

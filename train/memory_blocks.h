@@ -4,7 +4,6 @@
 #include <refrain/core/memory/timeline.h>
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 namespace refrain {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 #include <optional>
 #include <unordered_map>
 
@@ -91,11 +90,6 @@ MemoryCurve whole_curve(const Timeline& timeline, std::int64_t begin, std::int64
   return curve;
 }
 
-// Where a mark's part of the program ends.
-std::int64_t end_of_mark(const Timeline& timeline, std::size_t mark) {
-  return mark + 1 < timeline.marks().size() ? timeline.marks()[mark + 1].tick : timeline.end_tick();
-}
-
 // N of "step N".
 std::optional<std::int64_t> step_of(std::string_view label) {
   constexpr std::string_view kStep = "step ";
@@ -115,6 +109,16 @@ std::int64_t planned_mark(const Plan& plan, const std::string& label) {
 }
 
 }  // namespace
+
+std::int64_t end_of_mark(const Timeline& timeline, std::size_t mark) {
+  return mark + 1 < timeline.marks().size() ? timeline.marks()[mark + 1].tick : timeline.end_tick();
+}
+
+std::optional<TickRange> last_step(const Timeline& timeline) {
+  for (std::size_t i = timeline.marks().size(); i-- > 0;)
+    if (step_of(timeline.marks()[i].label)) return TickRange{timeline.marks()[i].tick, end_of_mark(timeline, i)};
+  return {};
+}
 
 MemoryCurve memory_curve(const Timeline& timeline, std::int64_t begin, std::int64_t end, std::size_t most) {
   return thinned(whole_curve(timeline, begin, end), most);

@@ -5,11 +5,21 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace refrain {
 
 struct Plan;
+
+// Where the part of the program that a mark begins ends: at the next mark, or with the timeline.
+std::int64_t end_of_mark(const Timeline& timeline, std::size_t mark);
+
+// [begin, end) of the last mark "step N"; nothing without one.
+struct TickRange {
+  std::int64_t begin = 0, end = 0;
+};
+std::optional<TickRange> last_step(const Timeline& timeline);
 
 // Point i: what is alive after tick ticks[i], which was seconds[i] after the timeline's start.
 struct MemoryCurve {

@@ -7,7 +7,8 @@
 
 namespace refrain {
 
-// The last whole step of the timeline (its marks say "step N"), or all of it when there is none. `title` is set above it.
+// From the last mark "step N" of the timeline to the next mark or its end, or all of it when there is none such. `title` is set
+// above it.
 std::string memory_svg(const Timeline& timeline, const std::string& title);
 
 }  // namespace refrain

@@ -47,13 +47,14 @@ void add_counters(const MemoryCurve& curve, std::vector<Event>& events) {
   for (std::size_t i = 0; i < curve.size(); ++i) {
     Json values = Json::object();
     for (int kind = 0; kind < kNumMemoryKinds; ++kind) values[std::string(name_of(MemoryKind(kind)))] = curve.bytes[std::size_t(kind)][i];
-    events.push_back({curve.ticks[i], 1, {{"name", "bytes"}, {"ph", "C"}, {"pid", kProgramProcess}, {"tid", 0}, {"args", std::move(values)}}});
+    events.push_back(
+        {curve.ticks[i], 1, {{"name", "bytes"}, {"ph", "C"}, {"pid", kProgramProcess}, {"tid", 0}, {"args", std::move(values)}}});
   }
 }
 
 void add_parts(const Timeline& timeline, std::vector<Event>& events) {
   for (std::size_t i = 0; i < timeline.marks().size(); ++i) {
-    const std::int64_t begin = timeline.marks()[i].tick, end = i + 1 < timeline.marks().size() ? timeline.marks()[i + 1].tick : timeline.end_tick();
+    const std::int64_t begin = timeline.marks()[i].tick, end = end_of_mark(timeline, i);
     if (begin == end) continue;
     const auto event = [&](const char* phase) {
       return Json{{"name", timeline.marks()[i].label}, {"ph", phase}, {"pid", kProgramProcess}, {"tid", 1}};
@@ -66,8 +67,8 @@ void add_parts(const Timeline& timeline, std::vector<Event>& events) {
 void add_blocks(const Timeline& timeline, std::vector<Event>& events) {
   const ExportedBlocks exported = exported_blocks(timeline);
   for (const MemoryBlock& block : exported.blocks) {
-    const std::string name = concat(block.tag.module->text.empty() ? "(outside modules)" : block.tag.module->text, block.tag.op.empty() ? "" : " ",
-                                    block.tag.op);
+    const std::string& module = block.tag.module->text;
+    const std::string name = concat(module.empty() ? "(outside modules)" : module, block.tag.op.empty() ? "" : " ", block.tag.op);
     const auto event = [&](const char* phase) {
       return Json{{"name", name},
                   {"cat", name_of(block.tag.kind)},
@@ -96,19 +97,20 @@ std::string memory_trace(const MemoryExport& what) {
 
   Json list = Json::array();
   list.push_back(named("process_name", kProgramProcess, what.title + ": program"));
-  for (int kind = 0; kind < kNumMemoryKinds; ++kind) list.push_back(named("process_name", kFirstKindProcess + kind, std::string(plural_of(MemoryKind(kind)))));
+  for (int kind = 0; kind < kNumMemoryKinds; ++kind)
+    list.push_back(named("process_name", kFirstKindProcess + kind, std::string(plural_of(MemoryKind(kind)))));
   const Clock clock(what);
   for (Event& event : events) {
     event.json["ts"] = clock.at(event.tick);
     list.push_back(std::move(event.json));
   }
+  constexpr const char* kTicks =
+      "ticks, shown as microseconds: one for each allocation, release or change of kind. A plan has an order of events and no durations";
   const Json json = {{"displayTimeUnit", "ms"},
                      {"metadata",
                       {{"title", what.title},
                        {"planned", what.is_planned},
-                       {"time", what.is_planned ? "ticks, shown as microseconds: one for each allocation, release or change of kind. A plan has an order of "
-                                                  "events and no durations"
-                                                : "microseconds"},
+                       {"time", what.is_planned ? kTicks : "microseconds"},
                        {"peak_bytes", what.receipt.peak_bytes}}},
                      {"traceEvents", std::move(list)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -46,4 +46,20 @@ TEST_CASE("memory svg: one step stacked by kind, with its highest total, and a t
     highest = std::max(highest, live);
   }
   CHECK_THAT(svg, Contains("highest " + bytes_text(highest)));
+  CHECK_THAT(svg, Contains("one step"));
+}
+
+TEST_CASE("memory svg: without a mark of a step it is the whole timeline, and says nothing of a step") {
+  const Device device = Device::plan();
+  device.start_timeline();
+  device.mark("stepping stone");
+  { const Tensor x = empty({1000}, DType::f32, device); }
+  { const Tensor y = empty({3000}, DType::f32, device); }
+  device.mark("evaluation");
+  { const Tensor z = empty({2000}, DType::f32, device); }
+  const Timeline timeline = device.timeline();
+  device.stop_timeline();
+  CHECK(!last_step(timeline));
+  const std::string svg = memory_svg(timeline, "t");
+  CHECK_THAT(svg, Contains("highest " + bytes_text(12000)) && Contains("allocations and releases") && !Contains("one step"));
 }

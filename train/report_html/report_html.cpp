@@ -2,36 +2,20 @@
 #include <refrain/train/report_html/report_html.h>
 
 #include <refrain/core/check.h>
+#include <refrain/train/markup.h>
+#include <refrain/train/report.h>
 #include <refrain/train/report_html/page.h>
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstdio>
 #include <map>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 namespace refrain {
 
 namespace {
-
-std::string as_text(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 // The same JSON value: these characters stand only inside strings, where an escape means the same. U+2028 and U+2029 end lines
 // in old scripts.
@@ -56,26 +40,15 @@ std::string as_script_data(std::string_view json) {
   return out;
 }
 
-std::string bytes_text(std::int64_t bytes) {
-  constexpr std::array<std::pair<double, const char*>, 3> kUnits = {{{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024.0, "KiB"}}};
-  std::array<char, 64> text{};
-  for (const auto& [size, unit] : kUnits) {
-    if (double(bytes) < size) continue;
-    std::snprintf(text.data(), text.size(), "%.2f %s (%lld bytes)", double(bytes) / size, unit, static_cast<long long>(bytes));
-    return text.data();
-  }
-  return std::to_string(bytes) + " bytes";
-}
-
 void add_row(std::string& out, std::string_view name, std::int64_t bytes) {
   out += "<tr><td>";
-  out += as_text(name);
-  out += "</td><td class=\"number\">" + bytes_text(bytes) + "</td></tr>\n";
+  out += escaped(name);
+  out += concat("</td><td class=\"number\">", bytes_text(bytes), " (", bytes, " bytes)</td></tr>\n");
 }
 
 // What can be said without a script: the peak, its kinds and its groups.
 std::string without_script(const nlohmann::json& memory) {
-  std::string out = "<section><h1>" + as_text(memory.value("title", "Memory report")) + "</h1>\n";
+  std::string out = "<section><h1>" + escaped(memory.value("title", "Memory report")) + "</h1>\n";
   out += "<p>The charts, the treemap and the unfolding receipt of this page are drawn by JavaScript, which is off or not there. ";
   out += "In short:</p>\n<table class=\"data\">\n";
   add_row(out, memory.value("planned", false) ? "peak, as planned" : "peak, as measured", memory.at("peak_bytes").get<std::int64_t>());
@@ -100,7 +73,7 @@ std::string report_html(const std::string& memory_json) {
   std::map<std::string, std::string, std::less<>> parts;
   try {
     const nlohmann::json memory = nlohmann::json::parse(memory_json);
-    parts["title"] = as_text(memory.value("title", "") + " · memory");
+    parts["title"] = escaped(memory.value("title", "") + " · memory");
     parts["noscript"] = without_script(memory);
   } catch (const std::exception& error) {  // of the parser, or a number where there is none
     throw DataError(std::string("report_html: expected a memory.json, got: ") + error.what());
