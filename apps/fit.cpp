@@ -1,5 +1,6 @@
 // `refrain fit`: what to change so that a training stays within a number of bytes.
 #include "command.h"
+#include "flags.h"
 
 #include <refrain/core/check.h>
 #include <refrain/core/io/file.h>
@@ -8,7 +9,6 @@
 #include <refrain/train/report.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <iostream>
 
@@ -43,21 +43,13 @@ struct Options {
   std::vector<std::string> rest = {};
 };
 
-std::int64_t count_of(const std::string& flag, const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc{} && end == text.data() + text.size() && value >= 1 && value <= std::int64_t{1} << 40, flag,
-        ": expected a number of samples, got '", text, "'");
-  return value;
-}
-
 void allow(const std::string& list, FitOptions& fit) {
   fit.batch = fit.update = fit.schedule = fit.precision = false;
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t comma = std::min(list.find(',', begin), list.size());
     const std::string word = list.substr(begin, comma - begin);
-    check(word == "batch" || word == "update" || word == "schedule" || word == "precision" || word == "nothing", "--allow: expected a list of batch, ",
-          "update, schedule and precision, or nothing; got '", word, "'");
+    check(word == "batch" || word == "update" || word == "schedule" || word == "precision" || word == "nothing",
+          "--allow: expected a list of batch, ", "update, schedule and precision, or nothing; got '", word, "'");
     fit.batch |= word == "batch";
     fit.update |= word == "update";
     fit.schedule |= word == "schedule";
@@ -68,22 +60,22 @@ void allow(const std::string& list, FitOptions& fit) {
 
 Options parse(const std::vector<std::string>& arguments) {
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    const std::size_t equals = argument.find('=');
-    const std::string flag = argument.substr(0, equals);
-    const auto value = [&] {
-      check(equals != std::string::npos || i + 1 < arguments.size(), flag, ": expected a value after it");
-      return equals != std::string::npos ? argument.substr(equals + 1) : arguments[++i];
-    };
-    if (argument == "--json") options.is_json = true;
-    // The same words as everywhere for bytes: a configuration reads them.
-    else if (flag == "--memory") options.memory = load_config("", std::vector<std::string>{"--memory-limit", value()}).memory_limit.value;
-    else if (flag == "--allow") allow(value(), options.fit);
-    else if (flag == "--write") options.write = value();
-    else if (flag == "--train-samples") options.fit.plan.num_train = count_of(flag, value());
-    else if (flag == "--test-samples") options.fit.plan.num_test = count_of(flag, value());
-    else options.rest.push_back(argument);
+  for (FlagReader reader(arguments); reader.next();) {
+    const std::string &argument = reader.argument(), &flag = reader.flag();
+    if (argument == "--json")
+      options.is_json = true;
+    else if (flag == "--memory")  // the same words as everywhere for bytes: a configuration reads them
+      options.memory = load_config("", std::vector<std::string>{"--memory-limit", reader.value()}).memory_limit.value;
+    else if (flag == "--allow")
+      allow(reader.value(), options.fit);
+    else if (flag == "--write")
+      options.write = reader.value();
+    else if (flag == "--train-samples")
+      options.fit.plan.num_train = count_of(flag, reader.value(), "samples");
+    else if (flag == "--test-samples")
+      options.fit.plan.num_test = count_of(flag, reader.value(), "samples");
+    else
+      options.rest.push_back(argument);
   }
   check(options.memory > 0, "--memory: expected a number of bytes above 0, such as --memory 2GB");
   return options;
@@ -94,9 +86,9 @@ std::string table_row(const FitEntry& entry, double least_work) {
   std::string how = c.update == "fused" ? "fused" : "";
   if (c.accumulate_schedule == "layerwise") how += how.empty() ? "layerwise" : " layerwise";
   char text[200];
-  std::snprintf(text, sizeof text, "  %5lld x %-5lld %-16s %-10s %11s %6.1f %% %6.2f  ", static_cast<long long>(c.batch), static_cast<long long>(c.accumulate),
-                how.empty() ? "-" : how.c_str(), c.precision.c_str(), bytes_text(entry.planned.bytes).c_str(), 100 * entry.planned.extra_flops_share(),
-                entry.work() / least_work);
+  std::snprintf(text, sizeof text, "  %5lld x %-5lld %-16s %-10s %11s %6.1f %% %6.2f  ", static_cast<long long>(c.batch),
+                static_cast<long long>(c.accumulate), how.empty() ? "-" : how.c_str(), c.precision.c_str(),
+                bytes_text(entry.planned.bytes).c_str(), 100 * entry.planned.extra_flops_share(), entry.work() / least_work);
   return concat(text, entry.checkpoint.text(), "\n");
 }
 
@@ -131,8 +123,8 @@ void print(const Options& options, const Config& config, const Fit& fit) {
   }
   if (fit.entries.empty()) return;
   const FitEntry& best = fit.entries.front();
-  std::cout << "Fits into " << bytes_text(options.memory) << " and takes " << best.planned.bytes << " bytes (" << bytes_text(best.planned.bytes) << "):\n\n  "
-            << flags_text(config, best) << "\n\n";
+  std::cout << "Fits into " << bytes_text(options.memory) << " and takes " << best.planned.bytes << " bytes ("
+            << bytes_text(best.planned.bytes) << "):\n\n  " << flags_text(config, best) << "\n\n";
   std::cout << "  micro-batches update, schedule precision        takes  extra FLOPs work  checkpoint\n";
   double least_work = best.work();
   for (const FitEntry& entry : fit.entries) least_work = std::min(least_work, entry.work());
