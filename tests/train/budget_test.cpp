@@ -65,7 +65,8 @@ RandomChain random_chain(Dice& dice) {
     const std::size_t begin = std::size_t(dice.below(std::int64_t(chain.num_stages)));
     chain.choices.push_back(option(begin, begin + 1 + std::size_t(dice.below(std::int64_t(chain.num_stages - begin)))));
   }
-  for (std::size_t i = chain.choices.size(); i > 1; --i) std::swap(chain.choices[i - 1], chain.choices[std::size_t(dice.below(std::int64_t(i)))]);
+  for (std::size_t i = chain.choices.size(); i > 1; --i)
+    std::swap(chain.choices[i - 1], chain.choices[std::size_t(dice.below(std::int64_t(i)))]);
   return chain;
 }
 
@@ -298,7 +299,8 @@ void check_bounds(std::uint32_t first_seed, std::uint32_t count) {
     config.batch = 1;
     config.accumulate = 3;
     CHECK(tensor_bytes(config).parameters == first.parameters);
-    if (config.accumulate_schedule == "ordinary" && config.update == "after") CHECK(first.parameters + first.gradients <= tensor_bytes(config).peak);
+    if (config.accumulate_schedule == "ordinary" && config.update == "after")
+      CHECK(first.parameters + first.gradients <= tensor_bytes(config).peak);
   }
   CHECK(closest > 0.8);  // it is close enough to rule out anything
 }
@@ -330,11 +332,11 @@ TEST_CASE("budget: chains that cannot be covered have no solution, and bad choic
 }
 
 TEST_CASE("budget: parts of blocks are read as they are written, and refused where they make no sense") {
-  for (const char* line : {"0-3 none", "4 none", "4-11 block", "0 block keep attention", "4-11 block keep matmul attention", "12-23 group 4", "12-23 group 4 block",
-                           "1-2 group 2 block keep attention add"})
+  for (const char* line : {"0-3 none", "4 none", "4-11 block", "0 block keep attention", "4-11 block keep matmul attention",
+                           "12-23 group 4", "12-23 group 4 block", "1-2 group 2 block keep attention add"})
     CHECK(to_text(parse_block_part(line)) == line);
-  for (const char* line : {"", "none", "0-3", "3-1 none", "a-b none", "0-3 none keep x", "0-3 keep x", "0-3 group", "0-3 group 0", "0-3 group x block", "0-3 block keep",
-                           "0-3 group 2 keep x", "0-3 blocks", "-1 none"})
+  for (const char* line : {"", "none", "0-3", "3-1 none", "a-b none", "0-3 none keep x", "0-3 keep x", "0-3 group", "0-3 group 0",
+                           "0-3 group x block", "0-3 block keep", "0-3 group 2 keep x", "0-3 blocks", "-1 none"})
     CHECK_THROWS_AS(parse_block_part(line), InvalidArgument);
 
   Config config;
@@ -358,9 +360,13 @@ TEST_CASE("budget: parts of blocks are read as they are written, and refused whe
   CHECK_THROWS_WITH(policy({"2-3 block", "0 none"}), Contains("out of order"));
 }
 
-TEST_CASE("budget: 20 random configurations stay within theirs as planned, and 4 of them as trained") { check_random_configs(50000, 20, 5, false); }
+TEST_CASE("budget: 20 random configurations stay within theirs as planned, and 4 of them as trained") {
+  check_random_configs(50000, 20, 5, false);
+}
 
-TEST_CASE("budget: 10000 random configurations planned, 100 of them trained", "[.budget]") { check_random_configs(100000, 10000, 100, true); }
+TEST_CASE("budget: 10000 random configurations planned, 100 of them trained", "[.budget]") {
+  check_random_configs(100000, 10000, 100, true);
+}
 
 TEST_CASE("budget: what rules candidates out before they are planned is no more than they take") { check_bounds(300, 12); }
 
