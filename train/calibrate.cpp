@@ -6,9 +6,9 @@
 #include <refrain/kernels/kernel.h>
 #include <refrain/models/block.h>
 #include <refrain/nn/creation.h>
+#include <refrain/train/clock.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <future>
@@ -17,8 +17,6 @@
 namespace refrain {
 
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Seconds of the fastest call within `budget` seconds; at least two calls, as the first meets fresh pages and cold code.
 template <class F>

@@ -9,6 +9,7 @@
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/budget/budget.h>
 #include <refrain/train/budget/fit.h>
+#include <refrain/train/clock.h>
 #include <refrain/train/layout_scope.h>
 #include <refrain/train/metrics.h>
 #include <refrain/train/peak_json.h>
@@ -19,8 +20,6 @@
 #include <refrain/train/snapshot_state.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -31,8 +30,6 @@ namespace refrain {
 namespace fs = std::filesystem;
 
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void note(const RunHooks& hooks, const std::string& text) {
   if (hooks.on_note) hooks.on_note(text);
@@ -68,14 +65,17 @@ void apply_process_settings(const Config& config, const Device& device) {
 // Everything of a run that lives from its first to its last step.
 struct Run : Program {
   Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks, const RunMemory& run_memory)
-      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), options.device}, hooks(run_hooks), memory(run_memory),
+      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), options.device},
+        hooks(run_hooks),
+        memory(run_memory),
         run_dir(given.run_dir) {
     config.data_path = fs::absolute(config.data_path).lexically_normal();  // a resume may start somewhere else
   }
 
   void resume() {
     const SnapshotSearch search = find_latest_snapshot(run_dir);
-    for (const SnapshotSearch::Skipped& skipped : search.skipped) note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
+    for (const SnapshotSearch::Skipped& skipped : search.skipped)
+      note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
     if (!search.latest) return note(hooks, concat("no complete snapshot in ", run_dir.string(), ": starting from the beginning"));
     const TrainerState state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed));
     loader->set_state(state.loader);
@@ -118,7 +118,7 @@ struct Run : Program {
   std::optional<StepResult> step() {
     const double begin = now(), waited = loader->wait_seconds();
     const CostMeter before = cost_meter();
-    memory.mark_step(trainer->num_steps() + 1);
+    if (loader->upcoming(1).batches > 0) memory.mark_step(trainer->num_steps() + 1);
     const std::optional<StepResult> result = trainer->step();
     if (!result) return result;
     if (!result->note.empty()) note(hooks, result->note);
@@ -222,7 +222,8 @@ void write_summary(const Run& run, const RunResult& result) {
   json["samples_per_second"] = result.samples_per_second;
   add_peak(json, ledger, run.device.reserved_bytes());
   const std::int64_t outside_at_peak = process_memory().peak - run.device.reserved_bytes();
-  json["outside_arena_bytes"] = {{"start", run.outside_at_start}, {"peak", outside_at_peak}};
+  json["outside_arena_bytes"] = {{"start", run.outside_at_start}};
+  if (outside_at_peak >= 0) json["outside_arena_bytes"]["peak"] = outside_at_peak;
   json["replayed_flops_share"] = run.replayed_share();
   json["flops"] = run.flops;
   json["num_parameters"] = run.model->num_parameters();
@@ -293,8 +294,8 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   const LayoutScope layout(config, options.device);
   const RunMemory memory(config, options.device);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
-  const auto report = [&](const Config& resolved, double train_seconds) {
-    if (const std::string problem = memory.write(resolved, config.run_dir, train_seconds); !problem.empty()) note(hooks, problem);
+  const auto report = [&](const Config& resolved, RunEnd end, double train_seconds) {
+    if (const std::string problem = memory.write(resolved, config.run_dir, end, train_seconds); !problem.empty()) note(hooks, problem);
   };
   const std::int64_t outside_at_start = process_memory().resident - options.device.reserved_bytes();
   Config resolved = config;
@@ -308,10 +309,10 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
     MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
     if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
     const RunResult result = train(run, metrics, hooks);
-    report(resolved, result.train_seconds);
+    report(resolved, RunEnd::complete_or_stopped, result.train_seconds);
     return result;
   } catch (const OutOfMemory& error) {
-    report(resolved, 0);
+    report(resolved, RunEnd::out_of_memory, 0);
     throw with_nearest_fit(error, resolved, options.device.memory_limit());
   }
 }
@@ -323,7 +324,8 @@ Evaluation run_evaluation(Config config, const RunOptions& options, const RunHoo
   adapt_to_data(config, *samples);
   const std::shared_ptr<ChainModel> model = build_model(config, options.device);
   const SnapshotSearch search = find_latest_snapshot(config.run_dir);
-  for (const SnapshotSearch::Skipped& skipped : search.skipped) note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
+  for (const SnapshotSearch::Skipped& skipped : search.skipped)
+    note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
   check<DataError>(search.latest.has_value(), config.run_dir, ": no complete snapshot");
   load_model(*search.latest, *model);
   note(hooks, concat("evaluating ", search.latest->string()));

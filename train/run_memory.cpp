@@ -1,10 +1,10 @@
 #include <refrain/train/run_memory.h>
 
 #include <refrain/core/check.h>
+#include <refrain/train/clock.h>
 #include <refrain/train/memory_export.h>
 
 #include <algorithm>
-#include <chrono>
 
 namespace refrain {
 
@@ -14,8 +14,6 @@ namespace {
 constexpr std::int64_t kMostWhole = 64;
 constexpr double kNumPlans = 60;  // about as many as remedies take
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 std::string title_of(const std::filesystem::path& run_dir) {
   const std::filesystem::path clean = run_dir.lexically_normal();
   return (clean.has_filename() ? clean : clean.parent_path()).filename().string();
@@ -24,7 +22,9 @@ std::string title_of(const std::filesystem::path& run_dir) {
 // A peak of steps that are kept no more is told as the plan tells it, where the two are the same allocations.
 void tell_as_planned(const Timeline& timeline, const Receipt& planned, Receipt& receipt) {
   if (receipt.tick >= timeline.first_tick() || receipt.tick != planned.tick) return;
-  const auto is_same = [](const ReceiptLine& a, const ReceiptLine& b) { return a.bytes == b.bytes && a.birth == b.birth && a.module == b.module && a.op == b.op; };
+  const auto is_same = [](const ReceiptLine& a, const ReceiptLine& b) {
+    return a.bytes == b.bytes && a.birth == b.birth && a.module == b.module && a.op == b.op;
+  };
   if (!std::equal(receipt.lines.begin(), receipt.lines.end(), planned.lines.begin(), planned.lines.end(), is_same)) return;
   receipt.moment = planned.moment;
   for (std::size_t i = 0; i < receipt.lines.size(); ++i) {
@@ -37,8 +37,8 @@ void tell_as_planned(const Timeline& timeline, const Receipt& planned, Receipt& 
 
 RunMemory::RunMemory(const Config& config, const Device& device) : device_(device), has_timeline_(config.timeline > 0) {
   if (!has_timeline_) return;
-  // Between the steps stand evaluations, one at the end for certain.
-  device_.start_timeline({.keep_marks = config.timeline + 2});
+  // An evaluation may follow each step, and one follows the last.
+  device_.start_timeline({.keep_marks = 2 * config.timeline + 2});
   device_.reset_peak();
   device_.mark("build");
 }
@@ -55,7 +55,7 @@ void RunMemory::mark_evaluation() const {
   if (has_timeline_) device_.mark("evaluation");
 }
 
-std::string RunMemory::write(const Config& config, const std::filesystem::path& run_dir, double train_seconds) const {
+std::string RunMemory::write(const Config& config, const std::filesystem::path& run_dir, RunEnd end, double train_seconds) const {
   try {
     MemoryExport out{.title = title_of(run_dir), .is_planned = !has_timeline_, .config = config, .reserved_bytes = device_.reserved_bytes(),
                      .timeline = {}, .receipt = {}};
@@ -78,8 +78,7 @@ std::string RunMemory::write(const Config& config, const std::filesystem::path& 
       out.reserved_bytes = plan.reserved_bytes;
     }
     // After an OutOfMemory they are what one needs; else they should not be felt.
-    const bool is_out_of_memory = train_seconds == 0;
-    if (is_out_of_memory || kNumPlans * plan_seconds < (has_timeline_ ? 0.5 : 0.05) * train_seconds)
+    if (end == RunEnd::out_of_memory || kNumPlans * plan_seconds < (has_timeline_ ? 0.5 : 0.05) * train_seconds)
       out.remedies = plan_remedies(config, {}, plan, out.receipt);
     export_memory(run_dir, out);
     return "";

@@ -1,5 +1,5 @@
-// What a run leaves behind about its memory: memory.json, memory.csv, trace.json and report.html in the run directory. With the
-// key `timeline` they are of the last steps as measured, with the plan's curve beside them; without it they are the plan's.
+// What a run leaves behind about its memory: memory.json, memory.csv, trace.json, memory.svg and report.html in the run directory.
+// With the key `timeline` they are of the last steps as measured, with the plan's curve beside them; without it they are the plan's.
 #pragma once
 
 #include <refrain/core/device.h>
@@ -9,6 +9,8 @@
 #include <string>
 
 namespace refrain {
+
+enum class RunEnd { complete_or_stopped, out_of_memory };
 
 class RunMemory {
  public:
@@ -24,9 +26,9 @@ class RunMemory {
   void mark_evaluation() const;
 
   // Writes the files; `config` is the resolved one. A training is never lost over its report: what goes wrong here is the text
-  // that comes back, and all is well when that is empty. Remedies are planned when that takes little beside `train_seconds`, or
-  // when those are 0: after an OutOfMemory.
-  std::string write(const Config& config, const std::filesystem::path& run_dir, double train_seconds) const;
+  // that comes back, and all is well when that is empty. Remedies are planned when that takes little beside `train_seconds`, and
+  // always after an OutOfMemory.
+  std::string write(const Config& config, const std::filesystem::path& run_dir, RunEnd end, double train_seconds) const;
 
  private:
   Device device_;

@@ -61,7 +61,12 @@ class ModeScope {
 }  // namespace
 
 Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule, LossFunction loss, const TrainerOptions& options)
-    : loader_(loader), optimizer_(optimizer), schedule_(schedule), loss_(std::move(loss)), options_(options), parameters_(optimizer.parameters()),
+    : loader_(loader),
+      optimizer_(optimizer),
+      schedule_(schedule),
+      loss_(std::move(loss)),
+      options_(options),
+      parameters_(optimizer.parameters()),
       scaler_(options.loss_scale) {
   check(options_.accumulate >= 1, "trainer: expected to accumulate at least 1 micro-batch, got ", options_.accumulate);
   check(options_.clip_norm >= 0, "trainer: expected a clip norm of at least 0, got ", options_.clip_norm);
@@ -84,9 +89,12 @@ LayerwiseWindow Trainer::forward_layerwise(const Loader::Upcoming& window) {
 }
 
 void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused) {
-  const auto updates_now = [&] { return fused != nullptr && (options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss)); };
+  const auto updates_now = [&] {
+    return fused != nullptr && (options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss));
+  };
   if (options_.layerwise != nullptr) {
-    forward_layerwise(window).backward({.on_loss = adder_to(result), .announcements = [&] { return updates_now() ? fused->options() : BackwardOptions(); }});
+    forward_layerwise(window).backward(
+        {.on_loss = adder_to(result), .announcements = [&] { return updates_now() ? fused->options() : BackwardOptions(); }});
     return;
   }
   optimizer_.zero_grad();  // of a window that an exception broke off
@@ -153,7 +161,8 @@ std::optional<StepResult> Trainer::step() {
   // What allocates the same has one name (core/memory/layout.h): a whole window layer by layer, otherwise each micro-batch.
   const bool is_layerwise = options_.layerwise != nullptr;
   if (!parameters_.empty())
-    begin_section(parameters_.front().device(), is_layerwise ? concat("window of ", window.batches, ", samples ", window.samples) : "window");
+    begin_section(parameters_.front().device(),
+                  is_layerwise ? concat("window of ", window.batches, ", samples ", window.samples) : "window");
   if (window.batches == 0) {
     optimizer_.zero_grad();
     loader_.next();
@@ -239,8 +248,9 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
 void Trainer::finish_step(StepResult& result) {
   optimizer_.zero_grad();
   if (const std::int64_t index = optimizer_.first_non_finite(); index >= 0) {
-    const std::string what = concat("the update of step ", num_steps_ + 1, " made parameter '", optimizer_.parameter_name(index),
-                                    "' infinite or NaN, with finite gradients of norm ", exactly(result.grad_norm), " and lr ", exactly(result.lr));
+    const std::string what =
+        concat("the update of step ", num_steps_ + 1, " made parameter '", optimizer_.parameter_name(index),
+               "' infinite or NaN, with finite gradients of norm ", exactly(result.grad_norm), " and lr ", exactly(result.lr));
     check<NonFinite>(options_.non_finite == NonFinitePolicy::report, what);
     if (result.note.empty()) result.note = what;
   }
