@@ -22,7 +22,8 @@ constexpr std::string_view kHelp =
     "refrain train --resume RUN_DIR [--KEY VALUE …]       continue the run in RUN_DIR\n"
     "\n"
     "A run directory holds config.toml as resolved, metrics.jsonl, metrics.csv, TensorBoard events, snapshots, and at\n"
-    "the end summary.json, report.txt and report.html with its memory.json, memory.csv and trace.json. SIGINT, SIGTERM and SIGHUP save a snapshot and end with exit code 75.\n"
+    "the end summary.json, report.txt and report.html with its memory.json, memory.csv, trace.json and memory.svg.\n"
+    "SIGINT, SIGTERM and SIGHUP save a snapshot and end with exit code 75.\n"
     "Lists are written --mean 0.5,0.5; true and false as --flip and --no-flip.\n";
 
 // runs/NAME, runs/NAME-2, …: for a new run the first that is free, for a resumed one the last that is not.

@@ -8,7 +8,6 @@
 #include <refrain/train/remedies_json.h>
 #include <refrain/train/report_html/report_html.h>
 
-#include <cmath>
 #include <map>
 #include <set>
 #include <sstream>
@@ -18,6 +17,8 @@ namespace refrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostMetrics = 4'000;
 
 // Texts that occur often, as indices into a list of them.
 class Table {
@@ -62,7 +63,16 @@ Json block_json(const MemoryBlock& block, Table& modules, Table& ops) {
           block.death};
 }
 
-// Rows of metrics.jsonl, column by column. A damaged line is passed over: the file may be growing.
+Json thinned(Json column) {
+  const std::size_t k = (column.size() + kMostMetrics - 1) / kMostMetrics;
+  if (k <= 1) return column;
+  Json out = Json::array();
+  for (std::size_t i = (column.size() - 1) % k; i < column.size(); i += k) out.push_back(std::move(column[i]));
+  return out;
+}
+
+// Rows of metrics.jsonl, column by column, of more than kMostMetrics every k-th and the last. A damaged line is passed over: the
+// file may be growing.
 Json metrics_json(const std::filesystem::path& path) {
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return nullptr;
@@ -84,6 +94,7 @@ Json metrics_json(const std::filesystem::path& path) {
       out["test_loss"].push_back(row.value("test_loss", Json(nullptr)));
     }
   }
+  for (Json& column : out) column = thinned(std::move(column));
   return out;
 }
 
@@ -139,8 +150,9 @@ std::string memory_csv(const MemoryExport& what) {
   }
   std::string out = "id,bytes,kind,phase,module,op,birth,death,alive_at_peak\n";
   for (const auto& [id, block] : blocks) {
-    out += concat(id, ',', block.bytes, ',', name_of(block.tag.kind), ',', name_of(block.tag.phase), ',', csv_field(block.tag.module->text), ',',
-                  csv_field(block.tag.op), ',', block.birth, ',', block.death < 0 ? std::string() : std::to_string(block.death), ',',
+    const std::string death = block.death < 0 ? "" : std::to_string(block.death);
+    out += concat(id, ',', block.bytes, ',', name_of(block.tag.kind), ',', name_of(block.tag.phase), ',',
+                  csv_field(block.tag.module->text), ',', csv_field(block.tag.op), ',', block.birth, ',', death, ',',
                   at_peak.contains(id) ? 1 : 0, '\n');
   }
   return out;

@@ -1,5 +1,5 @@
-// Memory on disk, for other programs: memory.json (everything, exact), memory.csv (a row per tensor) and trace.json (Chrome's
-// trace event format, which ui.perfetto.dev shows). Of a plan or of a run.
+// Memory on disk, of a plan or of a run: memory.json (everything, exact), memory.csv (a row per tensor) and trace.json (Chrome's
+// trace event format, which ui.perfetto.dev shows) for other programs, memory.svg and report.html to look at.
 #pragma once
 
 #include <refrain/train/memory_curve.h>
@@ -24,7 +24,8 @@ struct MemoryExport {
 };
 
 // One object; see docs/memory.md for its fields. Curves have at most kMostCurvePoints points. Blocks are those of the whole
-// timeline, or, where there are more than 20,000, those of the last step; the blocks of the peak are always there.
+// timeline, or, where there are more than 20,000, those of the last step; the blocks of the peak are always there. Metrics have
+// at most 4,000 rows: of more, every k-th and the last.
 std::string memory_json(const MemoryExport& what);
 
 // id, bytes, kind, phase, module, op, birth, death, alive_at_peak. The blocks are memory_json's.

@@ -6,7 +6,6 @@
 #include <refrain/train/memory_export.h>
 
 #include <map>
-#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -123,7 +122,7 @@ TEST_CASE("memory export: a run with a timeline leaves files in which the plan's
       config.update = "fused";
     }
     const std::string run_dir = scratch / ("run-" + config.model);
-    const MeasuredTimeline measured = measure(config, run_dir, 6);
+    const MeasuredTimeline measured = measure(config, run_dir, 2);
     const json memory = json::parse(read_text_file(fs::path(run_dir) / "memory.json"));
     check_json(memory, measured.peak_bytes);
     CHECK(memory["planned"] == false);
@@ -139,6 +138,68 @@ TEST_CASE("memory export: a run with a timeline leaves files in which the plan's
     check_trace(read_text_file(fs::path(run_dir) / "trace.json"));
     CHECK(fs::file_size(fs::path(run_dir) / "report.html") > 1000);
   }
+}
+
+TEST_CASE("memory export: the steps asked for are kept with their evaluations, each marked once; the plan's curve begins with the first") {
+  const ScratchDirectory scratch;
+  Config config = small_vit(scratch);
+  config.batch = 25;
+  config.epochs = 6;  // of two steps
+  const auto labels_of = [&](std::int64_t steps) {
+    const std::string run_dir = scratch / ("run-" + std::to_string(steps));
+    measure(config, run_dir, steps);
+    const json memory = json::parse(read_text_file(fs::path(run_dir) / "memory.json"));
+    std::vector<std::string> labels;
+    for (const json& mark : memory["marks"]) {
+      CHECK((labels.empty() || mark["tick"] > memory["marks"][labels.size() - 1]["tick"]));  // no empty part
+      labels.push_back(mark["label"]);
+    }
+    const json &ticks = memory["curve"]["ticks"], &planned = memory["planned_curve"]["ticks"];
+    const std::size_t shift = ticks.size() - planned.size();
+    CHECK((shift > 0) == (labels.front() == "build"));
+    for (std::size_t i = 0; i < planned.size(); ++i) {
+      REQUIRE(planned[i] == ticks[i + shift]);
+      for (const auto& [kind, bytes] : memory["planned_curve"]["bytes"].items())
+        REQUIRE(bytes[i] == memory["curve"]["bytes"][kind][i + shift]);
+    }
+    return labels;
+  };
+  std::vector<std::string> all{"build"};
+  for (int step = 1; step <= 12; ++step) {
+    all.push_back("step " + std::to_string(step));
+    if (step % 2 == 0) all.push_back("evaluation");
+  }
+  CHECK(labels_of(200) == all);
+  for (const std::int64_t steps : {1, 4}) CHECK(labels_of(steps) == std::vector<std::string>(all.end() - (2 * steps + 2), all.end()));
+  config.batch = 64;  // a step an epoch
+  const std::vector<std::string> alternating = labels_of(2);
+  CHECK(alternating == std::vector<std::string>{"step 4", "evaluation", "step 5", "evaluation", "step 6", "evaluation"});
+}
+
+TEST_CASE("memory export: of very many metrics every k-th and the last are kept") {
+  const ScratchDirectory scratch;
+  MemoryExport what = export_of(plan_training(small_vit(scratch), {.timeline = true}));
+  what.metrics = scratch / "metrics.jsonl";
+  const auto metrics_of = [&](int rows) {
+    std::string text;
+    for (int step = 1; step <= rows; ++step) {
+      text += "{\"step\": " + std::to_string(step) + ", \"loss\": " + std::to_string(step) + ".5}\n";
+      if (step % 100 == 0) text += "{\"step\": " + std::to_string(step) + ", \"test_accuracy\": 0.5}\n";
+    }
+    scratch.write("metrics.jsonl", text);
+    return json::parse(memory_json(what))["metrics"];
+  };
+  CHECK(metrics_of(4000)["step"].size() == 4000);
+  const json metrics = metrics_of(12001);  // every fourth
+  REQUIRE(metrics["step"].size() == 3001);
+  CHECK(metrics["loss"].size() == 3001);
+  CHECK(metrics["lr"].size() == 3001);
+  CHECK(metrics["step"].back() == 12001);
+  for (std::size_t i = 0; i < 3001; ++i) {
+    REQUIRE(metrics["step"][i] == 1 + 4 * i);
+    REQUIRE(metrics["loss"][i] == 1.5 + 4 * double(i));
+  }
+  CHECK(metrics["test_step"].size() == 120);
 }
 
 TEST_CASE("memory export: without a timeline a run's report is the plan's and says so; an interrupted run has one too") {
@@ -183,7 +244,8 @@ TEST_CASE("memory export: a report that cannot be written loses no training") {
   config.run_dir = scratch / "run";
   fs::create_directories(scratch.path() / "run/memory.json/in the way");
   std::vector<std::string> notes;
-  const RunResult result = run_training(config, {.device = Device::new_cpu()}, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
+  const RunResult result =
+      run_training(config, {.device = Device::new_cpu()}, {.on_note = [&](const std::string& text) { notes.push_back(text); }});
   CHECK(result.is_finished);
   REQUIRE(!notes.empty());
   CHECK_THAT(notes.back(), Catch::Contains("memory report"));
