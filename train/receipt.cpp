@@ -16,7 +16,9 @@ std::string activity(Phase phase, std::string_view op) {
   return concat(name_of(phase), " of ", op);
 }
 
-std::string joined(const std::string& mark, const std::string& what) { return mark.empty() || what.empty() ? mark + what : concat(mark, ", ", what); }
+std::string joined(const std::string& mark, const std::string& what) {
+  return mark.empty() || what.empty() ? mark + what : concat(mark, ", ", what);
+}
 
 // Finds what allocated last before a tick.
 class Births {
@@ -26,7 +28,8 @@ class Births {
     std::sort(by_tick_.begin(), by_tick_.end(), [](const MemoryBlock* a, const MemoryBlock* b) { return a->birth < b->birth; });
   }
   const MemoryBlock* last_before(std::int64_t tick) const {
-    const auto after = std::partition_point(by_tick_.begin(), by_tick_.end(), [tick](const MemoryBlock* block) { return block->birth < tick; });
+    const auto after =
+        std::partition_point(by_tick_.begin(), by_tick_.end(), [tick](const MemoryBlock* block) { return block->birth < tick; });
     return after == by_tick_.begin() ? nullptr : *(after - 1);
   }
 
@@ -66,19 +69,21 @@ Receipt make_receipt(const Timeline& timeline, std::int64_t peak_bytes) {
   std::vector<PeakEntry> entries;
   for (const auto& [key, bytes] : sums) entries.push_back({key.first, key.second, bytes});
   receipt.sorting = ReceiptGroups(entries);
-  for (const ReceiptGroups::Group& group : receipt.sorting.all()) receipt.groups.push_back({group.name, group.kind, group.modules, group.is_other});
+  for (const ReceiptGroups::Group& group : receipt.sorting.all())
+    receipt.groups.push_back({group.name, group.kind, group.modules, group.is_other});
 
   const Births births(timeline);
   for (const MemoryBlock& block : timeline.peak()) {
     if (block.birth == receipt.tick)
-      receipt.moment = concat(joined(mark_at(timeline, block.birth), activity(block.tag.phase, block.tag.op)), " in ", module_text(block.tag.module));
+      receipt.moment =
+          concat(joined(mark_at(timeline, block.birth), activity(block.tag.phase, block.tag.op)), " in ", module_text(block.tag.module));
     if (block.bytes == 0) continue;
     const std::size_t index = receipt.sorting.find(block.tag.kind, block.tag.module);
     ReceiptGroup& group = receipt.groups[index];
     group.bytes += block.bytes;
     ++group.count;
-    receipt.lines.push_back({block.id, block.bytes, block.tag.kind, block.tag.phase, block.tag.module, block.tag.op, block.birth, block.death,
-                             joined(mark_at(timeline, block.birth), activity(block.tag.phase, block.tag.op)),
+    receipt.lines.push_back({block.id, block.bytes, block.tag.kind, block.tag.phase, block.tag.module, block.tag.op, block.birth,
+                             block.death, joined(mark_at(timeline, block.birth), activity(block.tag.phase, block.tag.op)),
                              death_text(timeline, births, block.death), index});
   }
   if (receipt.moment.empty()) receipt.moment = mark_at(timeline, receipt.tick);
@@ -88,10 +93,12 @@ Receipt make_receipt(const Timeline& timeline, std::int64_t peak_bytes) {
 std::string receipt_lines_text(const Receipt& receipt) {
   std::string out = "Every tensor at the peak, largest first\n\n";
   for (const ReceiptLine& line : receipt.lines) {
-    char text[400];
-    std::snprintf(text, sizeof text, "  %12lld  %11s  %-16s %-32s %s; until %s\n", static_cast<long long>(line.bytes), bytes_text(line.bytes).c_str(),
-                  std::string(name_of(line.kind)).c_str(), module_text(line.module).c_str(), line.born.c_str(), line.died.c_str());
-    out += text;
+    char text[100];
+    std::snprintf(text, sizeof text, "  %12lld  %11s  %-16s ", static_cast<long long>(line.bytes), bytes_text(line.bytes).c_str(),
+                  std::string(name_of(line.kind)).c_str());
+    std::string module = module_text(line.module);
+    module.resize(std::max<std::size_t>(module.size(), 32), ' ');
+    out += concat(text, module, " ", line.born, "; until ", line.died, "\n");
   }
   return out;
 }

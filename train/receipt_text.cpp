@@ -20,12 +20,11 @@ std::string work_text(double share) {
 
 // Flags, what they save of the peak and what is left of it and of the group, work, effect. `group_bytes` is -1 without a group.
 std::string remedy_row(const Remedy& remedy, std::int64_t group_bytes) {
-  char text[400];
   const std::string group = group_bytes >= 0 ? concat(bytes_text(group_bytes), " of it left, ") : "";
-  std::snprintf(text, sizeof text, "      %-52s saves %s, peak %s, %s%s, %s\n", remedy.flags_text().c_str(),
-                bytes_text(remedy.saved_bytes).c_str(), bytes_text(remedy.peak_bytes).c_str(), group.c_str(),
-                work_text(remedy.extra_flops_share).c_str(), std::string(name_of(remedy.effect)).c_str());
-  return text;
+  std::string flags = remedy.flags_text();
+  flags.resize(std::max<std::size_t>(flags.size(), 52), ' ');
+  return concat("      ", flags, " saves ", bytes_text(remedy.saved_bytes), ", peak ", bytes_text(remedy.peak_bytes), ", ", group,
+                work_text(remedy.extra_flops_share), ", ", name_of(remedy.effect), "\n");
 }
 
 // Of one family those that no other beats in both bytes and work: the list is to be read, the JSON has all.
@@ -44,11 +43,11 @@ std::string receipt_text(const Receipt& receipt, const Remedies& remedies) {
                            receipt.unknown_bytes, "\n  reached at: ", receipt.moment, "\n\n");
   for (std::size_t i = 0; i < receipt.groups.size(); ++i) {
     const ReceiptGroup& group = receipt.groups[i];
-    char text[300];
-    std::snprintf(text, sizeof text, "  %16lld  %10s  %5.1f %%  %6lld x  %s\n", static_cast<long long>(group.bytes), bytes_text(group.bytes).c_str(),
-                  receipt.peak_bytes > 0 ? 100 * double(group.bytes) / double(receipt.peak_bytes) : 0.0, static_cast<long long>(group.count),
-                  group.name.c_str());
-    out += text;
+    const double share = receipt.peak_bytes > 0 ? double(group.bytes) / double(receipt.peak_bytes) : 0;
+    char text[100];
+    std::snprintf(text, sizeof text, "  %16lld  %10s  %5.1f %%  %6lld x  ", static_cast<long long>(group.bytes),
+                  bytes_text(group.bytes).c_str(), 100 * share, static_cast<long long>(group.count));
+    out += concat(text, group.name, "\n");
     const std::vector<const Remedy*> list = remedies.of_group(receipt, i);
     for (const Remedy* remedy : list)
       if (is_worth_showing(*remedy, list)) out += remedy_row(*remedy, remedy->group_bytes[i]);

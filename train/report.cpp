@@ -10,10 +10,12 @@ namespace refrain {
 namespace {
 
 std::string row(const std::string& name, std::int64_t bytes, std::int64_t total) {
-  char text[200];
-  std::snprintf(text, sizeof text, "  %-44s %16lld  %11s  %5.1f %%\n", name.c_str(), static_cast<long long>(bytes), bytes_text(bytes).c_str(),
+  std::string padded = name;
+  padded.resize(std::max<std::size_t>(name.size(), 44), ' ');
+  char text[100];
+  std::snprintf(text, sizeof text, " %16lld  %11s  %5.1f %%\n", static_cast<long long>(bytes), bytes_text(bytes).c_str(),
                 total > 0 ? 100 * double(bytes) / double(total) : 0.0);
-  return text;
+  return concat("  ", padded, text);
 }
 
 }  // namespace
@@ -30,7 +32,8 @@ std::string bytes_text(std::int64_t bytes) {
 
 std::string peak_report(const Ledger& ledger, std::int64_t reserved_bytes) {
   const std::int64_t peak = ledger.peak_bytes();
-  std::string out = "Peak memory of tensors\n\n" + row("total", peak, peak) + row("reserved by the arena, holes included", reserved_bytes, peak);
+  std::string out =
+      "Peak memory of tensors\n\n" + row("total", peak, peak) + row("reserved by the arena, holes included", reserved_bytes, peak);
   out += "\nBy kind, at the peak\n\n";
   for (int kind = 0; kind < kNumMemoryKinds; ++kind)
     if (const std::int64_t bytes = ledger.kinds_at_peak()[std::size_t(kind)]; bytes > 0)

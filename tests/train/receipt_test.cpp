@@ -4,7 +4,6 @@
 #include <refrain/train/receipt.h>
 #include <refrain/train/remedies.h>
 
-#include <numeric>
 #include <tuple>
 
 using namespace refrain;
@@ -15,7 +14,8 @@ namespace {
 
 std::vector<std::tuple<std::int64_t, MemoryKind, std::string, std::string, Phase>> owners(const Receipt& receipt) {
   std::vector<std::tuple<std::int64_t, MemoryKind, std::string, std::string, Phase>> list;
-  for (const ReceiptLine& line : receipt.lines) list.emplace_back(line.bytes, line.kind, line.module->text, std::string(line.op), line.phase);
+  for (const ReceiptLine& line : receipt.lines)
+    list.emplace_back(line.bytes, line.kind, line.module->text, std::string(line.op), line.phase);
   return list;
 }
 
@@ -51,7 +51,8 @@ void check_receipts(const ScratchDirectory& scratch, const Config& config, const
   check_sums(measured, run.peak_bytes);
   CHECK(owners(planned) == owners(measured));
   CHECK(planned.moment == measured.moment);
-  for (std::size_t i = 0; i < std::min(planned.lines.size(), measured.lines.size()); ++i) CHECK(planned.lines[i].born == measured.lines[i].born);
+  for (std::size_t i = 0; i < std::min(planned.lines.size(), measured.lines.size()); ++i)
+    CHECK(planned.lines[i].born == measured.lines[i].born);
 }
 
 }  // namespace
@@ -110,6 +111,22 @@ TEST_CASE("receipt: births and deaths are named by step, phase and op") {
   CHECK_THAT(text, Contains("unknown: 0") && Contains(std::to_string(receipt.peak_bytes)) && Contains("saved activations of blocks.*"));
   const std::string lines = receipt_lines_text(receipt);
   CHECK(std::count(lines.begin(), lines.end(), '\n') == std::int64_t(receipt.lines.size()) + 2);
+}
+
+TEST_CASE("receipt: long module paths and flags are written whole") {
+  const ModulePath* module = ModulePath::root();
+  for (int i = 0; i < 60; ++i) module = ModulePath::child(module, "a_long_name");
+  Receipt receipt;
+  ReceiptLine line;
+  line.bytes = 5, line.module = module, line.born = "step 1", line.died = "step 2, backward of linear";
+  receipt.lines.push_back(line);
+  CHECK_THAT(receipt_lines_text(receipt), Catch::EndsWith(module->text + " step 1; until step 2, backward of linear\n"));
+  receipt.peak_bytes = 5;
+  receipt.groups.push_back({.name = module->text, .modules = module->text});
+  Remedies remedies;
+  remedies.combined.push_back({.name = "parts", .flags = {"--checkpoint-parts", std::string(500, 'x')}});
+  const std::string text = receipt_text(receipt, remedies);
+  CHECK_THAT(text, Contains(module->text + "\n") && Contains(std::string(500, 'x') + " saves 0 B") && Catch::EndsWith("same bits\n"));
 }
 
 TEST_CASE("receipt groups: repeated modules are one, large groups are divided, small ones are in the group around them") {
