@@ -5,13 +5,13 @@
 #include <refrain/core/memory/layout.h>
 #include <refrain/data/samples.h>
 #include <refrain/train/budget/budget.h>
+#include <refrain/train/clock.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
+#include <refrain/train/two_at_a_time.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <functional>
 #include <future>
 #include <sstream>
@@ -30,7 +30,8 @@ struct Targets {
 struct Rung {
   const char* name;
   std::vector<double> published_gb;
-  const char* flags;     // precision and optimizer
+  const char* precision;
+  const char* flags;     // of the optimizer
   std::int64_t samples;  // an optimizer step
   std::int64_t batch;    // a micro-batch, in the ordinary order
   Targets targets;
@@ -38,15 +39,15 @@ struct Rung {
 };
 const std::vector<Rung>& rungs() {
   static const std::vector<Rung> list{
-      {"fp32 Adam b64", {26.84}, "--precision 32-true --optimizer adam --lr 5e-5", 64, 64, {16.40, 5.18, 4.25}, ""},
-      {"16-mixed b64", {18.21}, "--precision 16-mixed --optimizer adam --lr 5e-5", 64, 64, {12.53, 5.12, 4.02}, ""},
-      {"bf16-true b64", {13.82}, "--precision bf16-true --optimizer adam --lr 5e-5", 64, 64, {8.23, 2.61, 2.13}, ""},
-      {"b16", {5.69}, "--precision bf16-true --optimizer adam --lr 5e-5", 16, 16, {3.47, 2.06, 1.93}, ""},
-      {"micro-batch 4 x 4", {3.91}, "--precision bf16-true --optimizer adam --lr 5e-5", 16, 4, {2.86, 2.06, 1.92}, ""},
-      {"+ SGD", {2.02}, "--precision bf16-true --optimizer sgd --lr 0.01", 16, 4, {1.64, 0.85, 0.71}, ""},
-      {"load", {1.24, 0.65}, "--precision bf16-true", 0, 0, {0.609, 0, 0}, ""},
-      {"sharded x4 + checkpoint", {6.59}, "", 0, 0, {}, "not built yet: sharded parameters"},
-      {"+ offload", {6.03}, "", 0, 0, {}, "not built yet: streaming from host memory"},
+      {"fp32 Adam b64", {26.84}, "32-true", "--optimizer adam --lr 5e-5", 64, 64, {16.40, 5.18, 4.25}, ""},
+      {"16-mixed b64", {18.21}, "16-mixed", "--optimizer adam --lr 5e-5", 64, 64, {12.53, 5.12, 4.02}, ""},
+      {"bf16-true b64", {13.82}, "bf16-true", "--optimizer adam --lr 5e-5", 64, 64, {8.23, 2.61, 2.13}, ""},
+      {"b16", {5.69}, "bf16-true", "--optimizer adam --lr 5e-5", 16, 16, {3.47, 2.06, 1.93}, ""},
+      {"micro-batch 4 x 4", {3.91}, "bf16-true", "--optimizer adam --lr 5e-5", 16, 4, {2.86, 2.06, 1.92}, ""},
+      {"+ SGD", {2.02}, "bf16-true", "--optimizer sgd --lr 0.01", 16, 4, {1.64, 0.85, 0.71}, ""},
+      {"load", {1.24, 0.65}, "bf16-true", "", 0, 0, {0.609, 0, 0}, ""},
+      {"sharded x4 + checkpoint", {6.59}, "", "", 0, 0, {}, "not built yet: sharded parameters"},
+      {"+ offload", {6.03}, "", "", 0, 0, {}, "not built yet: streaming from host memory"},
   };
   return list;
 }
@@ -55,19 +56,24 @@ struct Column {
   const char *name, *meaning;
   std::int64_t micro_batches;  // a step; 0: as the rung has them
   const char* flags;
+  const char* for_16_mixed;  // precision of this column on the rung in 16-mixed
   double Targets::*target;
 };
+// A dynamic loss scale needs all gradients before the first update, which A does not keep. C's arithmetic is of bf16.
+constexpr const char *kDynamic = "--precision 16-mixed", *kStatic = "--precision 16-mixed --loss-scale static",
+                     *kBf16 = "--precision bf16-mixed --non-finite stop";
 const std::vector<Column>& columns() {
   static const std::vector<Column> list{
-      {"plain", "the rung as it stands: ordinary order, update after backward, nothing replayed", 0, "", nullptr},
-      {"A", "fused: each parameter updated in backward, its gradient freed at once", 0, "--update fused", &Targets::a},
+      {"plain", "the rung as it stands: ordinary order, update after backward, nothing replayed", 0, "", kDynamic, nullptr},
+      {"A", "fused: each parameter updated in backward, its gradient freed at once", 0, "--update fused", kStatic, &Targets::a},
       {"layerwise", "A with 4 micro-batches that pass the model layer by layer, nothing replayed", 4,
-       "--update fused --accumulate-schedule layerwise", nullptr},
-      {"B", "layerwise with a checkpoint per block", 4, "--update fused --accumulate-schedule layerwise --checkpoint block", &Targets::b},
+       "--update fused --accumulate-schedule layerwise", kDynamic, nullptr},
+      {"B", "layerwise with a checkpoint per block", 4, "--update fused --accumulate-schedule layerwise --checkpoint block", kDynamic,
+       &Targets::b},
       {"C", "16 micro-batches, checkpoints on two levels", 16,
-       "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", &Targets::c},
+       "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", kBf16, &Targets::c},
       {"budget", "A told to take no more than A less half of its saved activations: the cheapest checkpoints are chosen", 0,
-       "--update fused --checkpoint budget", nullptr},
+       "--update fused --checkpoint budget", kStatic, nullptr},
   };
   return list;
 }
@@ -79,19 +85,14 @@ std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
+std::string precision_flags(const Rung& rung, const Column& column) {
+  return rung.precision == std::string("16-mixed") ? column.for_16_mixed : concat("--precision ", rung.precision);
+}
+
 std::string flags_of(const Rung& rung, const Column& column) {
-  std::string flags = concat(kCommon, " ", rung.flags, " ", column.flags);
-  // The ladder has C in bf16; and a dynamic scale needs all gradients before the first update, which A does not keep.
   const std::int64_t micro_batches = column.micro_batches > 0 ? column.micro_batches : rung.samples / rung.batch;
-  flags += concat(" --batch ", rung.samples / micro_batches, " --accumulate ", micro_batches);
-  const std::string f16_mixed = "--precision 16-mixed";
-  if (const std::size_t at = flags.find(f16_mixed); at != std::string::npos) {
-    if (std::string(column.name) == "C")
-      flags.replace(at, f16_mixed.size(), "--precision bf16-mixed --non-finite stop");
-    else if (flags.find("--update fused") != std::string::npos && flags.find("layerwise") == std::string::npos)
-      flags += " --loss-scale static";
-  }
-  return flags;
+  return concat(kCommon, " ", precision_flags(rung, column), " ", rung.flags, " ", column.flags, " --batch ", rung.samples / micro_batches,
+                " --accumulate ", micro_batches);
 }
 
 void plan_entry(LadderEntry& entry) {
@@ -118,17 +119,6 @@ void plan_load(LadderEntry& entry) {
   const std::shared_ptr<ChainModel> model = std::async(std::launch::async, [&] { return build_model(ladder_config(entry), device); }).get();
   entry.peak_bytes = device.ledger().peak_bytes();
   entry.reserved_bytes = device.reserved_bytes();
-}
-
-template <class Task>
-void run_two_at_a_time(const std::vector<Task>& tasks) {
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
-  };
-  std::future<void> other = std::async(std::launch::async, work);
-  work();
-  other.get();
 }
 
 // Images and labels by formula: what they show does not matter to memory.
@@ -179,7 +169,7 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
       const double target = column.target ? rung.targets.*column.target : 0;
       const bool is_load = rung.samples == 0 && made.missing.empty();
       if (is_load && std::string(column.name) == "A")
-        made.entries.push_back({column.name, words(concat(kCommon, " ", rung.flags)), target});
+        made.entries.push_back({column.name, words(concat(kCommon, " ", precision_flags(rung, column))), target});
       else if (rung.samples > 0)
         made.entries.push_back({column.name, words(flags_of(rung, column)), target});
     }
@@ -201,7 +191,7 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
         tasks.push_back([&entry] { plan_entry(entry); });
     }
   }
-  run_two_at_a_time(tasks);
+  for_each_two_at_a_time(tasks.size(), [&](std::size_t i) { tasks[i](); });
 
   // A budget is said in bytes that a first plan has found.
   tasks.clear();
@@ -213,7 +203,7 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
       tasks.push_back([&entry] { plan_entry(entry); });
     }
   }
-  run_two_at_a_time(tasks);
+  for_each_two_at_a_time(tasks.size(), [&](std::size_t i) { tasks[i](); });
   for (LadderRung& rung : ladder)
     for (LadderEntry& entry : rung.entries)
       if (rung.entries[0].step_flops > 0) entry.extra_flops_share = entry.step_flops / rung.entries[0].step_flops - 1;
@@ -231,7 +221,7 @@ LadderRun run_ladder_entry(const Config& given, std::int64_t steps) {
   const Plan plan = plan_training(config, options);
 
   LadderRun run{.steps = steps, .planned_peak_bytes = plan.ledger.peak_bytes(), .planned_reserved_bytes = plan.reserved_bytes};
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = now();
   std::async(std::launch::async,
              [&] {  // on a thread with a context of its own, as the plan
                const Device device = Device::new_cpu();
@@ -244,7 +234,7 @@ LadderRun run_ladder_entry(const Config& given, std::int64_t steps) {
                run.measured_reserved_bytes = device.reserved_bytes();
              })
       .get();
-  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  run.seconds = now() - begin;
   return run;
 }
 

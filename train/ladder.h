@@ -5,7 +5,6 @@
 
 #include <refrain/train/config.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -1,10 +1,9 @@
 #include <refrain/train/remedies.h>
 
 #include <refrain/core/check.h>
+#include <refrain/train/two_at_a_time.h>
 
 #include <algorithm>
-#include <atomic>
-#include <future>
 #include <limits>
 #include <optional>
 
@@ -63,7 +62,8 @@ void add_checkpoints(const Config& config, std::vector<Candidate>& out) {
   add("checkpoint every block", {"--checkpoint", "block"});
   for (const std::int64_t levels : {2, 3}) {
     if (config.depth < (levels == 2 ? 4 : 8)) continue;
-    add(concat("checkpoint groups of blocks, ", levels, " levels"), {"--checkpoint", "nested", "--checkpoint-levels", std::to_string(levels)});
+    add(concat("checkpoint groups of blocks, ", levels, " levels"),
+        {"--checkpoint", "nested", "--checkpoint-levels", std::to_string(levels)});
   }
 }
 
@@ -121,7 +121,8 @@ std::vector<Candidate> candidates(const Config& config, const Config& resolved) 
   add_chunks(resolved, out);
   if (resolved.eval_batch > 1) {
     const std::int64_t half = (resolved.eval_batch + 1) / 2;
-    out.push_back({concat("evaluation in batches of ", half), {"--eval-batch", std::to_string(half)}, RemedyEffect::same_bits, kEvaluation});
+    out.push_back(
+        {concat("evaluation in batches of ", half), {"--eval-batch", std::to_string(half)}, RemedyEffect::same_bits, kEvaluation});
   }
   add_micro_batches(config, out);
   add_results(config, out);
@@ -138,13 +139,7 @@ class Planner {
 
   std::vector<Remedy> plan(const std::vector<Candidate>& candidates, bool counts_work) const {
     std::vector<Remedy> remedies(candidates.size());
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-      for (std::size_t i; (i = next++) < candidates.size();) remedies[i] = plan(candidates[i], counts_work);
-    };
-    std::future<void> helper = std::async(std::launch::async, work);
-    work();
-    helper.get();
+    for_each_two_at_a_time(candidates.size(), [&](std::size_t i) { remedies[i] = plan(candidates[i], counts_work); });
     return remedies;
   }
 
@@ -207,7 +202,8 @@ Candidate together(const std::vector<Candidate>& parts) {
     joint.flags = joined(joint.flags, part.flags);
     joint.effect = std::max(joint.effect, part.effect);
   }
-  joint.name = joint.effect == RemedyEffect::same_bits ? "lowest found that keeps every bit" : "lowest found that keeps the training up to rounding";
+  joint.name =
+      joint.effect == RemedyEffect::same_bits ? "lowest found that keeps every bit" : "lowest found that keeps the training up to rounding";
   return joint;
 }
 
@@ -285,8 +281,8 @@ std::vector<Remedy> combine(const Planner& planner, const std::vector<Candidate>
     if (set.size() > 1) found.push_back(together(set));
   };
   // Less work comes first: without a checkpoint, then as they are listed.
-  const Combinations::Set exact =
-      combinations.lowest(combinations.with(combinations.with_or_without(combinations.with_or_without({{}}, kCheckpoint), kUpdate), kEvaluation));
+  const Combinations::Set exact = combinations.lowest(
+      combinations.with(combinations.with_or_without(combinations.with_or_without({{}}, kCheckpoint), kUpdate), kEvaluation));
   add(exact);
   std::vector<Combinations::Set> rounded;
   for (const Combinations::Set& set : combinations.with_or_without({exact}, kMicroBatch)) {

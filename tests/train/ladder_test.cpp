@@ -124,6 +124,14 @@ TEST_CASE("ladder: text, JSON and page tell the same", "[train]") {
   }
 }
 
+TEST_CASE("ladder: a long reason is told whole", "[train]") {
+  std::string reason;
+  for (int i = 0; i < 200; ++i) reason += "é";
+  LadderRung rung{.name = "r", .published_gb = {1.0}, .entries = {}, .missing = {}};
+  rung.entries.push_back({.column = "A", .flags = {}, .missing = reason});
+  CHECK(ladder_text({rung}).find("  A          " + reason + "\n") != std::string::npos);
+}
+
 TEST_CASE("ladder: a training takes to the byte what its plan says", "[train]") {
   const std::vector<std::string> flags{
       "--preset",    "vit_ti_16", "--image-size",          "32",        "--channels",   "3",    "--num-classes", "10", "--eval-batch", "2",
