@@ -13,8 +13,10 @@ LayoutScope::LayoutScope(const Config& config, const Device& device) : device_(d
       device.set_placement(follow(plan.layout));
       is_set_ = true;
     }
-  } catch (const Error&) {
-    // What cannot be planned cannot be run either, and the run says why with the data at hand.
+  } catch (const InvalidArgument&) {
+    // What cannot be planned cannot be run either, and the run says why with the data at hand. So with the next two.
+  } catch (const DataError&) {
+  } catch (const OutOfMemory&) {
   }
 }
 
