@@ -73,7 +73,8 @@ template <> struct FieldType<std::string> {
     std::string out = "\"";
     for (const char c : value) {
       if (c == '"' || c == '\\') out += '\\';
-      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += concat("\\u00", "0123456789abcdef"[c >> 4 & 15], "0123456789abcdef"[c & 15]);
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+        out += concat("\\u00", "0123456789abcdef"[c >> 4 & 15], "0123456789abcdef"[c & 15]);
       else out += c;
     }
     return out + '"';
@@ -152,7 +153,8 @@ std::string short_number(double value) {
 }
 
 void check_range(const std::string& where, const Key& key, double value) {
-  check(value >= key.min && value <= key.max, where, ": expected ", short_number(key.min), " to ", short_number(key.max), ", got ", short_number(value));
+  check(value >= key.min && value <= key.max, where, ": expected ", short_number(key.min), " to ", short_number(key.max), ", got ",
+        short_number(value));
 }
 void check_value(const std::string& where, const Key& key, std::int64_t value) { check_range(where, key, double(value)); }
 void check_value(const std::string& where, const Key& key, double value) { check_range(where, key, value); }
@@ -160,7 +162,8 @@ void check_value(const std::string& where, const Key& key, ByteCount value) { ch
 void check_value(const std::string&, const Key&, bool) {}
 void check_value(const std::string&, const Key&, const std::vector<std::string>&) {}
 void check_value(const std::string& where, const Key& key, const std::vector<double>& values) {
-  for (const double value : values) check(std::isfinite(value) && value >= key.min && value <= key.max, where, ": value ", value, " is out of range");
+  for (const double value : values)
+    check(std::isfinite(value) && value >= key.min && value <= key.max, where, ": value ", value, " is out of range");
 }
 void check_value(const std::string& where, const Key& key, const std::string& value) {
   if (key.choices.empty()) return;
@@ -373,22 +376,25 @@ void check_config(const Config& config) {
   check(!config.nesterov || config.momentum > 0, "nesterov: needs a momentum above 0");
   check(config.lr_floor <= config.lr, "lr_floor: expected at most lr = ", config.lr, ", got ", config.lr_floor);
   check(config.width % config.num_heads == 0, "num_heads: expected a divisor of width = ", config.width, ", got ", config.num_heads);
-  check((config.model == "gpt2") == (config.data_format == "text"), "data_format: ", config.model == "gpt2" ? "gpt2 reads text" : "vit reads images",
-        ", got ", config.data_format);
+  check((config.model == "gpt2") == (config.data_format == "text"),
+        "data_format: ", config.model == "gpt2" ? "gpt2 reads text" : "vit reads images", ", got ", config.data_format);
   check(config.checkpoint_keep.empty() || config.checkpoint == "selective", "checkpoint_keep: needs checkpoint = \"selective\", got \"",
         config.checkpoint, "\"");
-  check(config.checkpoint_parts.empty() || config.checkpoint == "custom", "checkpoint_parts: needs checkpoint = \"custom\", got \"", config.checkpoint,
-        "\"");
-  check((config.memory_budget.value > 0) == (config.checkpoint == "budget"), "memory_budget and checkpoint = \"budget\": each needs the other, got ",
-        config.memory_budget.value, " bytes and \"", config.checkpoint, "\"");
+  check(config.checkpoint_parts.empty() || config.checkpoint == "custom", "checkpoint_parts: needs checkpoint = \"custom\", got \"",
+        config.checkpoint, "\"");
+  check((config.memory_budget.value > 0) == (config.checkpoint == "budget"),
+        "memory_budget and checkpoint = \"budget\": each needs the other, got ", config.memory_budget.value, " bytes and \"",
+        config.checkpoint, "\"");
   const bool has_bounds = config.loss_scale != "static" && config.loss_scale != "off";
   check(!has_bounds || (config.loss_scale_min <= config.loss_scale_init && config.loss_scale_init <= config.loss_scale_max),
         "loss_scale_init: expected between ", config.loss_scale_min, " and ", config.loss_scale_max, ", got ", config.loss_scale_init);
   if (config.update == "fused" && config.accumulate_schedule == "ordinary") {
     constexpr const char* kReason =
-        ": needs all gradients before the first update, which update = \"fused\" does not keep; with accumulate_schedule = \"layerwise\" it can be had";
+        ": needs all gradients before the first update, which update = \"fused\" does not keep; "
+        "with accumulate_schedule = \"layerwise\" it can be had";
     check(config.clip_norm == 0, "clip_norm", kReason);
-    check(config.loss_scale != "dynamic" && !(config.loss_scale == "auto" && config.precision == "16-mixed"), "loss_scale: a dynamic scale", kReason);
+    check(config.loss_scale != "dynamic" && !(config.loss_scale == "auto" && config.precision == "16-mixed"), "loss_scale: a dynamic scale",
+          kReason);
     check(config.non_finite != "skip", "non_finite: skip", kReason);
   }
   const double hidden = config.mlp_ratio * double(config.width);

@@ -87,7 +87,7 @@ struct Config {
 // and which key may have been meant; an unreadable file throws DataError. An empty path means no file.
 Config load_config(const std::filesystem::path& path, std::span<const std::string> flags);
 
-// A configuration with such flags over it, checked as a whole. A preset among them is taken down, not applied.
+// A configuration with such flags over it, checked as a whole. A preset among them is noted, not applied.
 Config with_flags(Config config, std::span<const std::string> flags);
 
 // A command line taken apart: flags with their values, as load_config() takes them, and the rest. `--no-flip` and its like

@@ -70,38 +70,59 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"freeze", "patterns of parameters that stay as they are, such as \"blocks.0.*\""}, c.freeze);
 
   section("precision");
-  f(Key{.name = "precision", .meaning = "what values are kept in and products run in", .choices = "32-true|16-mixed|bf16-mixed|16-true|bf16-true"},
+  f(Key{.name = "precision",
+        .meaning = "what values are kept in and products run in",
+        .choices = "32-true|16-mixed|bf16-mixed|16-true|bf16-true"},
     c.precision);
-  f(Key{.name = "rounding", .meaning = "of updates of 16-bit parameters, without a meaning for others; auto: stochastic without master_weights", .choices = "auto|nearest|stochastic"},
+  f(Key{.name = "rounding",
+        .meaning = "of updates of 16-bit parameters, without a meaning for others; auto: stochastic without master_weights",
+        .choices = "auto|nearest|stochastic"},
     c.rounding);
   f(Key{"master_weights", "an f32 copy of every 16-bit parameter, which updates go to"}, c.master_weights);
-  f(Key{.name = "optimizer_state", .meaning = "dtype of moments and momentum: as the parameter, or f32", .choices = "parameter|f32"}, c.optimizer_state);
-  f(Key{.name = "loss_scale", .meaning = "factor on the loss that keeps small gradients in f16's range; auto: dynamic in 16-mixed, else off",
-        .choices = "auto|dynamic|static|off"}, c.loss_scale);
+  f(Key{.name = "optimizer_state", .meaning = "dtype of moments and momentum: as the parameter, or f32", .choices = "parameter|f32"},
+    c.optimizer_state);
+  f(Key{.name = "loss_scale",
+        .meaning = "factor on the loss that keeps small gradients in f16's range; auto: dynamic in 16-mixed, else off",
+        .choices = "auto|dynamic|static|off"},
+    c.loss_scale);
   f(Key{"loss_scale_init", "its value, at first or for good", 1e-30, 1e30}, c.loss_scale_init);
   f(Key{"loss_scale_growth", "dynamic: factor after loss_scale_interval finite steps in a row", 1.000001, 1e6}, c.loss_scale_growth);
   f(Key{"loss_scale_backoff", "dynamic: factor after a step that overflowed", 1e-6, kBelow1}, c.loss_scale_backoff);
   f(Key{"loss_scale_interval", "dynamic: finite steps before the scale grows", 1, kMany}, c.loss_scale_interval);
   f(Key{"loss_scale_min", "dynamic: lowest value", 1e-30, 1e30}, c.loss_scale_min);
   f(Key{"loss_scale_max", "dynamic: highest value", 1e-30, 1e30}, c.loss_scale_max);
-  f(Key{.name = "non_finite", .meaning = "what to do about an infinity or NaN; auto: skip in mixed modes, else stop", .choices = "auto|stop|skip|report"},
+  f(Key{.name = "non_finite",
+        .meaning = "what to do about an infinity or NaN; auto: skip in mixed modes, else stop",
+        .choices = "auto|stop|skip|report"},
     c.non_finite);
 
   section("memory");
-  f(Key{.name = "update", .meaning = "when parameters are updated: after backward, or inside it as each gradient becomes final", .choices = "after|fused"},
+  f(Key{.name = "update",
+        .meaning = "when parameters are updated: after backward, or inside it as each gradient becomes final",
+        .choices = "after|fused"},
     c.update);
-  f(Key{.name = "accumulate_schedule", .meaning = "micro-batches pass the whole model one by one, or all of them stage by stage", .choices = "ordinary|layerwise"},
+  f(Key{.name = "accumulate_schedule",
+        .meaning = "micro-batches pass the whole model one by one, or all of them stage by stage",
+        .choices = "ordinary|layerwise"},
     c.accumulate_schedule);
-  f(Key{.name = "checkpoint", .meaning = "which activations are dropped and replayed", .choices = "none|block|nested|selective|custom|budget"}, c.checkpoint);
+  f(Key{.name = "checkpoint",
+        .meaning = "which activations are dropped and replayed",
+        .choices = "none|block|nested|selective|custom|budget"},
+    c.checkpoint);
   f(Key{"checkpoint_levels", "nested: levels of regions inside regions", 1, 16}, c.checkpoint_levels);
   f(Key{"checkpoint_keep", "selective: ops whose results are kept, such as \"attention\""}, c.checkpoint_keep);
-  f(Key{"checkpoint_parts", "custom: regions over blocks, such as \"0-3 none\", \"4-7 block keep attention\", \"8-11 group 2 block\""}, c.checkpoint_parts);
-  f(Key{"memory_budget", "budget: bytes that the run may take, such as 2GB; what costs least within them is chosen", 0, 9e18}, c.memory_budget);
+  f(Key{"checkpoint_parts", "custom: regions over blocks, such as \"0-3 none\", \"4-7 block keep attention\", \"8-11 group 2 block\""},
+    c.checkpoint_parts);
+  f(Key{"memory_budget", "budget: bytes that the run may take, such as 2GB; what costs least within them is chosen", 0, 9e18},
+    c.memory_budget);
   f(Key{"certify", "hash every value and compare it in replay"}, c.certify);
   f(Key{"loss_chunk", "rows (predictions) whose logits exist at a time, computed again in backward; 0: all, kept", 0, kMany}, c.loss_chunk);
   f(Key{"mlp_chunk", "rows (tokens) whose MLP values exist at a time, computed again in backward; 0: all, kept", 0, kMany}, c.mlp_chunk);
-  f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: what system and control group have free at the start", 0, 9e18}, c.memory_limit);
-  f(Key{.name = "packing", .meaning = "where tensors lie: at offsets packed from a plan of the run, or where each fits best when it comes", .choices = "plan|online"},
+  f(Key{"memory_limit", "bytes that tensors may take, such as 800MiB; 0: what system and control group have free at the start", 0, 9e18},
+    c.memory_limit);
+  f(Key{.name = "packing",
+        .meaning = "where tensors lie: at offsets packed from a plan of the run, or where each fits best when it comes",
+        .choices = "plan|online"},
     c.packing);
   f(Key{"timeline", "last steps whose every allocation is recorded and written into the run directory; 0: none", 0, 1000}, c.timeline);
 

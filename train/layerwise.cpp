@@ -86,7 +86,12 @@ struct Unit {
 
 struct LayerwiseWindow::Impl {
   Impl(const ModelLoss& model_loss, std::vector<Batch> window, std::uint32_t at_step, double loss_factor, double grad_factor)
-      : loss(model_loss), batches(std::move(window)), step(at_step), scale(loss_factor), loss_scale(grad_factor), run(chain_of(model_loss)) {
+      : loss(model_loss),
+        batches(std::move(window)),
+        step(at_step),
+        scale(loss_factor),
+        loss_scale(grad_factor),
+        run(chain_of(model_loss)) {
     std::int64_t samples = 0;
     for (const Batch& batch : batches) {
       first_samples.push_back(samples);
@@ -207,7 +212,8 @@ struct LayerwiseWindow::Impl {
   }
 
   // The last part of a group goes backward right after its forward, one micro-batch at a time.
-  void backward_last(const Walk& walk, const ChainPart& part, std::size_t m, Hidden from, Tensor& grad, std::span<const std::uint64_t> hashes) const {
+  void backward_last(const Walk& walk, const ChainPart& part, std::size_t m, Hidden from, Tensor& grad,
+                     std::span<const std::uint64_t> hashes) const {
     Tensor leaf = begin_tape(std::move(from)), out;
     const Tensor start = name_of_value(leaf);
     {

@@ -22,9 +22,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kColumns[] = {"epoch", "loss", "accuracy", "lr", "grad_norm", "samples_per_second", "data_wait_share", "live_bytes",
-                                         "peak_bytes", "replayed_flops_share", "loss_scale", "lost_updates_share", "skipped_steps",
-                                         "test_loss", "test_accuracy"};
+constexpr std::string_view kColumns[] = {
+    "epoch", "loss", "accuracy", "lr", "grad_norm", "samples_per_second", "data_wait_share",
+    "live_bytes", "peak_bytes", "replayed_flops_share", "loss_scale", "lost_updates_share", "skipped_steps",
+    "test_loss", "test_accuracy"};
 
 std::string number_text(double value) {
   if (std::isnan(value)) return "nan";
@@ -71,7 +72,8 @@ fs::path prepare_csv(const fs::path& run_dir, std::int64_t step) {
 
 double wall_time() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-AppendFile::AppendFile(const fs::path& path) : path_(path), descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+AppendFile::AppendFile(const fs::path& path)
+    : path_(path), descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
   check<StorageError>(descriptor_ >= 0, path.string(), ": cannot open: ", std::strerror(errno));
 }
 

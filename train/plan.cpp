@@ -60,11 +60,14 @@ Work work_of(F&& f) {
 }
 
 Cost plus(const Cost& cost, double times, const Cost& more) { return {cost.flops + times * more.flops, cost.bytes + times * more.bytes}; }
-Work plus(const Work& work, double times, const Work& more) { return {plus(work.total, times, more.total), plus(work.replay, times, more.replay)}; }
+Work plus(const Work& work, double times, const Work& more) {
+  return {plus(work.total, times, more.total), plus(work.replay, times, more.replay)};
+}
 
 // Everything about memory that could make the same program take another course when it runs again.
 struct MemoryState {
-  explicit MemoryState(const Device& device) : reserved(device.reserved_bytes()), live(device.live_bytes()), count(device.live_count()), ledger(device.ledger()) {}
+  explicit MemoryState(const Device& device)
+      : reserved(device.reserved_bytes()), live(device.live_bytes()), count(device.live_count()), ledger(device.ledger()) {}
   friend bool operator==(const MemoryState& a, const MemoryState& b) {
     return a.reserved == b.reserved && a.live == b.live && a.count == b.count && a.ledger.peak_bytes() == b.ledger.peak_bytes() &&
            a.ledger.peak_per_kind() == b.ledger.peak_per_kind();
@@ -158,7 +161,9 @@ class Rehearsal {
     return (windows_.whole() == 0 || is_settled(Part::window)) && (!windows_.has_last() || is_settled(Part::last_window));
   }
 
-  std::string label_of(Part part) const { return part == Part::evaluation ? "evaluation" : concat("step ", program_.trainer->num_steps() + 1); }
+  std::string label_of(Part part) const {
+    return part == Part::evaluation ? "evaluation" : concat("step ", program_.trainer->num_steps() + 1);
+  }
 
   void execute(Part part) {
     program_.device.mark(label_of(part));
@@ -198,8 +203,8 @@ Work middle_work(Config config, const PlannedData& data) {
   return plus(window_work(kMost), -1, window_work(kMost - 1));
 }
 
-std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedData& data, const Windows& windows, const PlanOptions& options,
-                                            std::int64_t steps) {
+std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedData& data, const Windows& windows,
+                                            const PlanOptions& options, std::int64_t steps) {
   const Device device = Device::plan();
   const LayoutRecorder recorder(device);
   Rehearsal rehearsal(config, data, windows, device, options);
@@ -248,7 +253,8 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.step = windows.whole() > 0 ? whole_step : last_step;
   const double num_last = windows.has_last() ? double(plan.steps / windows.steps) : 0;
   plan.run = plus(plus({}, double(plan.steps) - num_last, whole_step), num_last, last_step);
-  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(data.test.size / program.config.eval_batch, most_evaluated(options)), rehearsal.evaluation_batch_work(data));
+  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(data.test.size / program.config.eval_batch, most_evaluated(options)),
+                         rehearsal.evaluation_batch_work(data));
   return plan;
 }
 

@@ -60,7 +60,9 @@ struct Plan {
   // For estimates of time, flops and bytes at these rates one after the other; 0 without. The caller sets them, as
   // measure_rates() says or from elsewhere: a plan itself measures nothing.
   std::optional<MachineRates> rates = {};
-  double seconds_of(const Cost& cost) const { return rates ? cost.flops / rates->flops_per_second + cost.bytes / rates->bytes_per_second : 0; }
+  double seconds_of(const Cost& cost) const {
+    return rates ? cost.flops / rates->flops_per_second + cost.bytes / rates->bytes_per_second : 0;
+  }
   double step_seconds() const { return seconds_of(step.total); }
   double run_seconds() const { return seconds_of(run.total) + double(evaluations) * seconds_of(evaluation.total); }
 };

@@ -68,11 +68,13 @@ std::string plan_report(const Plan& plan) {
     out += row("memory_limit", concat(bytes_text(limit), left >= 0 ? " holds" : " is too low"));
   }
   out += concat("\n", peak_report(plan.ledger, plan.reserved_bytes), outside_arena_report(process_memory().resident));
-  out += concat("\nWork\n\n", row("a step", scaled(plan.step.total.flops, "FLOP")), row("an evaluation", scaled(plan.evaluation.total.flops, "FLOP")),
-                row("all steps", scaled(plan.run.total.flops, "FLOP")), row("of it replayed", percent(plan.replayed_share())));
+  out += concat("\nWork\n\n", row("a step", scaled(plan.step.total.flops, "FLOP")),
+                row("an evaluation", scaled(plan.evaluation.total.flops, "FLOP")), row("all steps", scaled(plan.run.total.flops, "FLOP")),
+                row("of it replayed", percent(plan.replayed_share())));
   if (plan.rates) {
     out += concat("\nTime, an estimate from the two rates ", plan.rates->source, "\n\n");
-    out += row("a block's arithmetic", scaled(plan.rates->flops_per_second, "FLOP/s")) + row("copy", scaled(plan.rates->bytes_per_second, "B/s"));
+    out += row("a block's arithmetic", scaled(plan.rates->flops_per_second, "FLOP/s")) +
+           row("copy", scaled(plan.rates->bytes_per_second, "B/s"));
     out += row("a step", duration(plan.step_seconds())) + row("samples a second", scaled(samples_a_second(plan), ""));
     out += row("the run, evaluations included", duration(plan.run_seconds()));
   }
@@ -112,8 +114,11 @@ std::string plan_json(const Plan& plan, const Receipt* receipt, const Remedies& 
   json["flops"] = plan.run.total.flops;
   json["replayed_flops_share"] = plan.replayed_share();
   if (plan.rates)
-    json["estimate"] = {{"rates", plan.rates->source}, {"flops_per_second", plan.rates->flops_per_second}, {"bytes_per_second", plan.rates->bytes_per_second},
-                        {"step_seconds", plan.step_seconds()}, {"samples_per_second", samples_a_second(plan)},
+    json["estimate"] = {{"rates", plan.rates->source},
+                        {"flops_per_second", plan.rates->flops_per_second},
+                        {"bytes_per_second", plan.rates->bytes_per_second},
+                        {"step_seconds", plan.step_seconds()},
+                        {"samples_per_second", samples_a_second(plan)},
                         {"run_seconds", plan.run_seconds()}};
   if (receipt != nullptr) json["receipt"] = receipt_json(*receipt, remedies);
   return json.dump(2) + "\n";

@@ -24,7 +24,8 @@ Found read_sizes(const Config& config) {
     const std::int64_t bytes = FileReader(config.data_path).size();
     const Found found{num_text_windows(bytes, config.context, config.test_share, Split::train),
                       num_text_windows(bytes, config.context, config.test_share, Split::test)};
-    check<DataError>(found.num_train >= 1 && found.num_test >= 1, config.data_path, ": holds no whole window of ", config.context, " bytes");
+    check<DataError>(found.num_train >= 1 && found.num_test >= 1, config.data_path, ": holds no whole window of ", config.context,
+                     " bytes");
     return found;
   }
   const auto sizes = [&](Split split) {

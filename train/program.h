@@ -14,7 +14,8 @@ namespace refrain {
 struct Program {
   // Completes the configuration from the samples, builds all parts, and seeds the thread's random
   // numbers. Throws InvalidArgument where configuration and samples contradict each other.
-  Program(const Config& given, std::shared_ptr<const Samples> train_samples, std::shared_ptr<const Samples> test_samples, const Device& on_device);
+  Program(const Config& given, std::shared_ptr<const Samples> train_samples, std::shared_ptr<const Samples> test_samples,
+          const Device& on_device);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 

@@ -29,7 +29,8 @@ constexpr std::array<Gpu, 7> kGpus{{{"a100", 19.5, 312, 2039},
 MachineRates published_rates(std::string_view gpu, std::string_view precision) {
   std::string names;
   for (const Gpu& known : kGpus) {
-    if (known.name == gpu) return {1e12 * (precision == "32-true" ? known.f32_tflops : known.half_tflops), 1e9 * known.gigabytes_per_second,
+    if (known.name == gpu)
+      return {1e12 * (precision == "32-true" ? known.f32_tflops : known.half_tflops), 1e9 * known.gigabytes_per_second,
               concat("published for the ", gpu, ", which no training reaches")};
     names += concat(names.empty() ? "" : ", ", known.name);
   }

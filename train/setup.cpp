@@ -60,10 +60,11 @@ void adapt_to_data(Config& config, const Samples& samples) {
   fill_in(config.channels, shape[0]);
   fill_in(config.image_size, shape[1]);
   fill_in(config.num_classes, samples.num_classes());
-  check(shape == Shape{config.channels, config.image_size, config.image_size}, "image_size and channels: the data has images ", shape, ", got ",
-        Shape{config.channels, config.image_size, config.image_size});
+  check(shape == Shape{config.channels, config.image_size, config.image_size}, "image_size and channels: the data has images ", shape,
+        ", got ", Shape{config.channels, config.image_size, config.image_size});
   check(config.num_classes >= samples.num_classes(), "num_classes: the data has ", samples.num_classes(), ", got ", config.num_classes);
-  check(config.image_size % config.patch_size == 0, "patch_size: expected a divisor of image_size = ", config.image_size, ", got ", config.patch_size);
+  check(config.image_size % config.patch_size == 0, "patch_size: expected a divisor of image_size = ", config.image_size, ", got ",
+        config.patch_size);
 }
 
 std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {

@@ -32,7 +32,8 @@ void check_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tens
     if (!found) {
       add("'", entry.name, "' is missing");
     } else if (found->shape == entry.tensor.shape() && found->dtype != dtype && is_floating(found->dtype) && is_floating(dtype)) {
-      if (other == OtherPrecision::refuse && num_others++ == 0) other_precision = concat("'", entry.name, "' is ", found->dtype, ", expected ", dtype);
+      if (other == OtherPrecision::refuse && num_others++ == 0)
+        other_precision = concat("'", entry.name, "' is ", found->dtype, ", expected ", dtype);
     } else if (found->shape != entry.tensor.shape() || found->dtype != dtype) {
       add("'", entry.name, "': expected ", dtype, " ", entry.tensor.shape(), ", found ", found->dtype, " ", found->shape);
     }

@@ -61,6 +61,7 @@ struct StepResult {
 
 class Trainer {
  public:
+  // With options.layerwise the loss is that one's own, head included, and `loss` is not called: give the same model's.
   // Throws InvalidArgument for options out of range.
   Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule, LossFunction loss, const TrainerOptions& options = {});
 
