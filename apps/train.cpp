@@ -56,8 +56,8 @@ int train_command(const std::vector<std::string>& arguments) {
     rest.push_back(argument);
   }
   Arguments split = split_arguments(rest);
-  check(split.positional.size() == 1, resume ? "expected a run directory or a configuration to resume" : "expected one configuration file", ", got ",
-        split.positional.size());
+  check(split.positional.size() == 1, resume ? "expected a run directory or a configuration to resume" : "expected one configuration file",
+        ", got ", split.positional.size());
   fs::path path = split.positional[0];
   std::error_code error;
   if (resume && fs::is_directory(path, error)) {
@@ -86,8 +86,8 @@ int train_command(const std::vector<std::string>& arguments) {
     return kInterrupted;
   }
   char text[200];
-  std::snprintf(text, sizeof text, "done: test accuracy %.2f %%, test loss %.4f, %lld steps in %.1f s of training", 100 * result.test.accuracy,
-                result.test.loss, static_cast<long long>(result.steps), result.train_seconds);
+  std::snprintf(text, sizeof text, "done: test accuracy %.2f %%, test loss %.4f, %lld steps in %.1f s of training",
+                100 * result.test.accuracy, result.test.loss, static_cast<long long>(result.steps), result.train_seconds);
   display.line(text);
   display.line(concat("run directory ", config.run_dir));
   display.line(concat("memory report ", config.run_dir, "/report.html, as text report.txt; summary ", config.run_dir, "/summary.json"));
