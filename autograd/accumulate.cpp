@@ -52,6 +52,13 @@ void merge_stages(ValueSlot& slot) {
   slot.later_stages.clear();
 }
 
+Tensor whole_grad(const ValueSlot& slot) {
+  if (slot.later_stages.empty()) return slot.grad;
+  Tensor total = clone(slot.grad);
+  for (const ValueSlot::StageGrad& stage : slot.later_stages) add_to(total, stage.grad, MemoryKind::temporary);
+  return total;
+}
+
 void drop_grad(ValueSlot& slot) {
   slot.grad = Tensor();
   slot.later_stages.clear();

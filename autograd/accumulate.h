@@ -16,6 +16,9 @@ const Tensor& accumulate_leaf(ValueSlot& slot, std::uint32_t stage, Tensor grad)
 // Adds up the sums of a leaf's stages; afterwards slot.grad is the whole gradient.
 void merge_stages(ValueSlot& slot);
 
+// The whole gradient so far, with the slot left as it is: another contribution to a stage goes where it would have gone.
+Tensor whole_grad(const ValueSlot& slot);
+
 // Drops a leaf's gradient.
 void drop_grad(ValueSlot& slot);
 

@@ -76,9 +76,7 @@ bool is_leaf(const Tensor& t) {
 
 Tensor grad_of(const Tensor& leaf) {
   const std::shared_ptr<ValueSlot> slot = slot_of(leaf);
-  if (slot == nullptr) return {};
-  merge_stages(*slot);
-  return slot->grad;
+  return slot != nullptr ? whole_grad(*slot) : Tensor();
 }
 
 void set_grad(const Tensor& leaf, const Tensor& grad) {

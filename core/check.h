@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -65,6 +66,7 @@ class InternalError : public Error {
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // files and messages are the same wherever they are written
   (out << ... << parts);
   return std::move(out).str();
 }

@@ -43,6 +43,11 @@ std::int64_t Device::memory_limit() const {
   return state_->arena.limit();
 }
 
+std::string Device::memory_limit_reason() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->limit_reason;
+}
+
 Ledger Device::ledger() const {
   std::lock_guard lock(state_->mutex);
   return state_->ledger;
@@ -71,6 +76,11 @@ std::int64_t Device::peak_bytes() const {
 std::int64_t Device::reserved_bytes() const {
   std::lock_guard lock(state_->mutex);
   return state_->arena.reserved_bytes();
+}
+
+void Device::trim() const {
+  std::lock_guard lock(state_->mutex);
+  state_->arena.trim();
 }
 
 void Device::reset_peak() const {

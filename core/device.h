@@ -64,6 +64,7 @@ class Device {
   // the message of an OutOfMemory, in brackets: where the number comes from.
   void set_memory_limit(std::int64_t bytes, const std::string& reason = {}) const;
   std::int64_t memory_limit() const;
+  std::string memory_limit_reason() const;
 
   // Snapshot under the device's lock.
   Ledger ledger() const;
@@ -73,6 +74,8 @@ class Device {
   std::int64_t peak_bytes() const;
   std::int64_t reserved_bytes() const;
   void reset_peak() const;
+  // Makes reserved_bytes() end where the last block ends. The system keeps what it gave until it needs it.
+  void trim() const;
 
   // Records every birth and death from now on (core/memory/timeline.h), until stopped. Blocks that are alive already are in it,
   // with their ids and tags. One that runs is forgotten and begun anew. Throws InvalidArgument for keep_marks below 0.
@@ -94,6 +97,23 @@ class Device {
   explicit Device(std::shared_ptr<detail::DeviceState> state) : state_(std::move(state)) {}
   std::shared_ptr<detail::DeviceState> state_;
   friend class Storage;
+};
+
+// A device's memory limit while the scope lives; the one before comes back.
+class MemoryLimitScope {
+ public:
+  MemoryLimitScope(const Device& device, std::int64_t bytes, const std::string& reason)
+      : device_(device), old_limit_(device.memory_limit()), old_reason_(device.memory_limit_reason()) {
+    device.set_memory_limit(bytes, reason);
+  }
+  ~MemoryLimitScope() { device_.set_memory_limit(old_limit_, old_reason_); }
+  MemoryLimitScope(const MemoryLimitScope&) = delete;
+  MemoryLimitScope& operator=(const MemoryLimitScope&) = delete;
+
+ private:
+  Device device_;
+  std::int64_t old_limit_;
+  std::string old_reason_;
 };
 
 std::ostream& operator<<(std::ostream& out, const Device& device);

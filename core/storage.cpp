@@ -78,15 +78,23 @@ Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), by
   std::lock_guard lock(state.mutex);
   offset_ = place(state, tag_, bytes);
   if (offset_ < 0) throw out_of_memory(device, tag_, bytes);
-  state.ledger.add(tag_, bytes);
-  birth_ = birth_counter.fetch_add(1, std::memory_order_relaxed);
+  bool is_booked = false;
+  try {
+    state.ledger.add(tag_, bytes);
+    is_booked = true;
+    birth_ = birth_counter.fetch_add(1, std::memory_order_relaxed);
+    if (state.timeline) {
+      const bool is_peak = bytes > 0 && state.ledger.is_at_peak();
+      state.timeline->add({.id = birth_, .bytes = bytes, .offset = offset_, .tag = tag_}, is_peak);
+    }
+  } catch (...) {  // the books themselves need memory
+    if (is_booked) state.ledger.remove(tag_, bytes);
+    state.arena.release(offset_, bytes);
+    throw;
+  }
   older_ = state.newest;
   if (older_ != nullptr) older_->younger_ = this;
   state.newest = this;
-  if (state.timeline) {
-    const bool is_peak = bytes > 0 && state.ledger.is_at_peak();
-    state.timeline->add({.id = birth_, .bytes = bytes, .offset = offset_, .tag = tag_}, is_peak);
-  }
   if (std::byte* base = state.range->base()) data_ = base + offset_;
   mark_owned(data_, bytes_);
 }

@@ -213,6 +213,7 @@ Loader::Upcoming Loader::upcoming(std::int64_t num_batches) const {
   return upcoming;
 }
 
+int Loader::num_held() const { return impl_->options.num_held; }
 std::int64_t Loader::num_samples() const { return impl_->epoch_samples; }
 std::int64_t Loader::num_batches() const { return (impl_->epoch_samples + impl_->options.batch - 1) / impl_->options.batch; }
 double Loader::wait_seconds() const { return impl_->wait_seconds; }

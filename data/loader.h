@@ -60,6 +60,7 @@ class Loader {
   };
   Upcoming upcoming(std::int64_t num_batches) const;
 
+  int num_held() const;               // batches that are valid at a time
   std::int64_t num_samples() const;   // of an epoch, without what drop_last leaves out
   std::int64_t num_batches() const;   // of an epoch
   double wait_seconds() const;        // spent in next() for data, so far

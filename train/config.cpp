@@ -2,6 +2,8 @@
 
 #include <refrain/core/check.h>
 #include <refrain/core/io/file.h>
+#include <refrain/autograd/precision.h>
+#include <refrain/train/budget/block_parts.h>
 #include <refrain/train/config_keys.h>
 #include <refrain/train/presets.h>
 
@@ -370,6 +372,19 @@ std::string config_help() {
   return out;
 }
 
+namespace {
+
+// An op that regions may keep: a name that means nothing would keep nothing without a word.
+void check_keep(std::string_view key, const std::string& op) {
+  std::vector<std::string> known{"matmul", "attention"};
+  for (const OpRule& rule : precision_table()) known.emplace_back(rule.op);
+  if (std::find(known.begin(), known.end(), op) != known.end()) return;
+  const std::string nearest = nearest_name(op, known);
+  fail(key, ": there is no op '", op, "'", nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+}
+
+}  // namespace
+
 void check_config(const Config& config) {
   check(config.epochs > 0 || config.max_steps > 0, "epochs and max_steps are both 0: there is nothing to do");
   check(config.betas.size() == 2, "betas: expected two numbers, got ", config.betas.size());
@@ -378,6 +393,9 @@ void check_config(const Config& config) {
   check(config.width % config.num_heads == 0, "num_heads: expected a divisor of width = ", config.width, ", got ", config.num_heads);
   check((config.model == "gpt2") == (config.data_format == "text"),
         "data_format: ", config.model == "gpt2" ? "gpt2 reads text" : "vit reads images", ", got ", config.data_format);
+  for (const std::string& op : config.checkpoint_keep) check_keep("checkpoint_keep", op);
+  for (const std::string& line : config.checkpoint_parts)
+    for (const std::string& op : parse_block_part(line).keep) check_keep("checkpoint_parts", op);
   check(config.checkpoint_keep.empty() || config.checkpoint == "selective", "checkpoint_keep: needs checkpoint = \"selective\", got \"",
         config.checkpoint, "\"");
   check(config.checkpoint_parts.empty() || config.checkpoint == "custom", "checkpoint_parts: needs checkpoint = \"custom\", got \"",

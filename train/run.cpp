@@ -49,18 +49,26 @@ class DecayingMean {
   double sum_ = 0, weight_ = 0;
 };
 
-void apply_process_settings(const Config& config, const Device& device) {
+void apply_process_settings(const Config& config) {
   check(config.device != "cuda", "device: no CUDA device");
   if (config.threads > 0) set_num_threads(int(config.threads));
-  if (config.memory_limit.value > 0) {
-    device.set_memory_limit(config.memory_limit.value, "memory_limit");
-  } else {
-    // So that an exception comes before the kernel's kill.
+}
+
+// The device's limit during a run: the configuration's, or what is free now, so that an exception comes before the kernel's
+// kill. A lower one that the device has already stays.
+struct RunLimit {
+  RunLimit(const Config& config, const Device& device) {
     const std::int64_t reserved = device.reserved_bytes();
     const std::int64_t free = std::min(available_memory(), std::numeric_limits<std::int64_t>::max() - reserved);
-    device.set_memory_limit(std::max<std::int64_t>(reserved + free, 1), "what system and control group had free at the start");
+    const std::int64_t budget = config.memory_budget.value, limit = config.memory_limit.value;
+    // A plan within the budget needs no limit; steps that are no part of it, such as windows that are run again, may not exceed it.
+    if (budget > 0 && (limit == 0 || budget < limit)) scope.emplace(device, budget, "memory_budget");
+    else if (limit > 0) scope.emplace(device, limit, "memory_limit");
+    else if (reserved + free < device.memory_limit())
+      scope.emplace(device, std::max<std::int64_t>(reserved + free, 1), "what system and control group had free at the start");
   }
-}
+  std::optional<MemoryLimitScope> scope;
+};
 
 // Everything of a run that lives from its first to its last step.
 struct Run : Program {
@@ -286,12 +294,17 @@ bool holds_run(const fs::path& run_dir) {
 
 RunResult run_training(Config config, const RunOptions& options, const RunHooks& hooks) {
   check(!config.run_dir.empty(), "run_dir: is not set");
-  check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir, " holds a run already; resume it or choose another directory");
-  apply_process_settings(config, options.device);
+  check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir,
+        " holds a run already; resume it or choose another directory");
+  apply_process_settings(config);
+  const RunLimit limit(config, options.device);
   const BudgetChoice budget = choose_budget(config);
   if (!budget.note.empty()) note(hooks, budget.note);
   const Config given = std::exchange(config, budget.config);
   const LayoutScope layout(config, options.device);
+  // What an earlier run left behind is not this run's.
+  options.device.trim();
+  options.device.reset_peak();
   const RunMemory memory(config, options.device);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
   const auto report = [&](const Config& resolved, RunEnd end, double train_seconds) {
@@ -319,7 +332,8 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
 
 Evaluation run_evaluation(Config config, const RunOptions& options, const RunHooks& hooks) {
   config = CheckpointCandidate{}.in(config);  // there is no backward
-  apply_process_settings(config, options.device);
+  apply_process_settings(config);
+  const RunLimit limit(config, options.device);
   const std::shared_ptr<const Samples> samples = load_samples(config, Split::test);
   adapt_to_data(config, *samples);
   const std::shared_ptr<ChainModel> model = build_model(config, options.device);

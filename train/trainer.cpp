@@ -81,6 +81,8 @@ Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule,
 std::int64_t Trainer::steps_per_epoch() const { return (loader_.num_batches() + options_.accumulate - 1) / options_.accumulate; }
 
 LayerwiseWindow Trainer::forward_layerwise(const Loader::Upcoming& window) {
+  check(window.batches <= loader_.num_held(), "trainer: layer by layer the loader must hold the window's ", window.batches,
+        " batches, it holds ", loader_.num_held());
   optimizer_.zero_grad();  // of a window that an exception broke off
   std::vector<Batch> batches;
   for (std::int64_t i = 0; i < window.batches; ++i) batches.push_back(*loader_.next());

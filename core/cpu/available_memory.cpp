@@ -104,7 +104,8 @@ std::int64_t left_in(const fs::path& group, bool is_v2) {
 // The least of the group at `path`, as /proc/self/cgroup names it, and its parents, as far as they are mounted.
 std::int64_t left_in_all(const Mount& mount, std::string path, bool is_v2) {
   // In a container the path may be the host's, of which the mount shows a part.
-  if (mount.root != "/" && path.rfind(mount.root, 0) == 0) path.erase(0, mount.root.size());
+  const bool is_below = path.rfind(mount.root, 0) == 0 && (path.size() == mount.root.size() || path[mount.root.size()] == '/');
+  if (mount.root != "/" && is_below) path.erase(0, mount.root.size());
   fs::path group = fs::path(path).lexically_normal().relative_path();
   std::int64_t left = left_in(mount.point, is_v2);
   if (group.empty() || *group.begin() == "..") return left;  // outside of what is mounted

@@ -74,6 +74,14 @@ bool Arena::allocate_at(std::int64_t offset, std::int64_t bytes) {
   return true;
 }
 
+void Arena::trim() {
+  if (holes_.empty()) return;
+  const auto last = std::prev(holes_.end());
+  if (last->first + last->second != top_) return;
+  top_ = last->first;
+  remove_hole(last);
+}
+
 void Arena::release(std::int64_t offset, std::int64_t bytes) {
   if (bytes == 0) return;
   std::int64_t length = rounded(bytes);

@@ -23,6 +23,8 @@ class Arena {
   // it is in use or lies beyond limit or range.
   bool allocate_at(std::int64_t offset, std::int64_t bytes);
   void release(std::int64_t offset, std::int64_t bytes);
+  // Shortens the range to where its last block ends.
+  void trim();
 
   static std::int64_t rounded(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 

@@ -124,6 +124,7 @@ std::int64_t packing_work(std::span<const PackedBlock> blocks) {
 }
 
 std::int64_t pack(std::span<PackedBlock> blocks, std::int64_t base) {
+  if (blocks.empty()) return base;
   const auto length = [&](std::size_t i) { return blocks[i].death - blocks[i].birth; };
   std::vector<std::size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -32,13 +32,20 @@ void copy_deaths(const std::vector<MemoryBlock>& from, std::vector<MemoryBlock>&
 }  // namespace
 
 TimelineRecorder::TimelineRecorder(const TimelineOptions& options, std::vector<MemoryBlock> alive, bool is_at_peak)
-    : options_(options), start_(std::chrono::steady_clock::now()) {
+    : options_(options), start_(std::chrono::steady_clock::now()), num_alive_(alive.size()) {
   std::int64_t tick = 0;
   for (MemoryBlock& block : alive) block.birth = tick++;
   data_.blocks_ = std::move(alive);
   data_.first_tick_ = tick;
   data_.peak_tick_ = is_at_peak ? tick - 1 : -1;
   is_peak_kept_ = data_.peak_tick_ < 0;  // unknown, or of no block: nothing is to be found again
+  make_room();
+}
+
+void TimelineRecorder::make_room() {
+  std::vector<MemoryEvent>& events = data_.events_;
+  const std::size_t needed = events.size() + num_alive_ + 2;  // a birth, and its own death
+  if (events.capacity() < needed) events.reserve(2 * needed);
 }
 
 void TimelineRecorder::append(MemoryEvent::What what, const MemoryBlock& block) {
@@ -47,11 +54,13 @@ void TimelineRecorder::append(MemoryEvent::What what, const MemoryBlock& block) 
 }
 
 void TimelineRecorder::add(MemoryBlock block, bool is_peak) {
+  make_room();
   const std::int64_t tick = data_.end_tick();
   block.birth = tick;
   block.death = -1;
   block.first_kind = block.tag.kind;
   data_.blocks_.push_back(block);
+  ++num_alive_;
   append(MemoryEvent::What::birth, block);
   if (!is_peak) return;
   data_.peak_tick_ = tick;
@@ -61,10 +70,12 @@ void TimelineRecorder::add(MemoryBlock block, bool is_peak) {
 void TimelineRecorder::remove(std::uint64_t id) {
   MemoryBlock& block = known(data_.blocks_, id);
   block.death = data_.end_tick();
+  --num_alive_;
   append(MemoryEvent::What::death, block);
 }
 
 void TimelineRecorder::set_kind(std::uint64_t id, MemoryKind kind) {
+  make_room();
   MemoryBlock& block = known(data_.blocks_, id);
   block.tag.kind = kind;
   append(MemoryEvent::What::kind, block);

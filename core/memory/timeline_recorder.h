@@ -24,6 +24,8 @@ class TimelineRecorder {
   Timeline timeline() const;
 
  private:
+  // Makes room for an event and, so that a release never has to ask for memory, for the deaths of all that is alive.
+  void make_room();
   void append(MemoryEvent::What what, const MemoryBlock& block);
   // Forgets what was before that tick.
   void forget_before(std::int64_t tick);
@@ -33,6 +35,7 @@ class TimelineRecorder {
   TimelineOptions options_;
   Timeline data_;  // without its peak
   std::chrono::steady_clock::time_point start_;
+  std::size_t num_alive_ = 0;
   // The peak is only a tick until the events around it are to be forgotten; then its blocks are kept here, by id.
   bool is_peak_kept_ = false;
   std::vector<MemoryBlock> kept_peak_;

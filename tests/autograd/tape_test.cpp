@@ -2,6 +2,7 @@
 #include <refrain/autograd/ops/elementwise.h>
 #include <refrain/autograd/ops/linear.h>
 #include <refrain/autograd/ops/reduce.h>
+#include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/tests/support/catch.h>
 #include <refrain/tests/support/gradcheck.h>
@@ -146,6 +147,31 @@ TEST_CASE("tape: each leaf's gradient is announced final exactly once") {
   backward(y, {.leaves = {w, unused, frozen}, .on_final = on_final});
   CHECK(said == std::vector<std::string>{"unused", "w"});
   CHECK(grads == std::vector<double>{-1, 13});
+}
+
+TEST_CASE("tape: a leaf that several stages read is summed a stage at a time, and looking at the sum changes no bit") {
+  // Contributions of two stages in three rounds: 1, then many that vanish beside it one by one and not together.
+  const auto train = [](bool looks) {
+    const Tensor w = zeros({}, DType::f32);
+    set_requires_grad(w);
+    for (int round = 0; round < 3; ++round) {
+      Tensor first, last;
+      {
+        const StageScope stage(0);
+        first = mul(w, full({}, 0x1p-24f, DType::f32));
+      }
+      {
+        const StageScope stage(1);
+        last = mul(w, full({}, round == 0 ? 1.0f : 0.0f, DType::f32));
+      }
+      backward(first + last, {.is_last = round == 2});
+      if (looks) grad_of(w);
+    }
+    return grad_of(w).item();
+  };
+  // Stage 0 adds up to 3 * 2^-24, which rounds up beside 1; one by one each would be lost.
+  CHECK(train(false) == 1 + 0x1p-22);
+  CHECK(train(true) == train(false));
 }
 
 TEST_CASE("tape: frozen weights get no gradient and keep no input") {

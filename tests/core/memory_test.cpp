@@ -37,6 +37,23 @@ TEST_CASE("arena: the smallest hole that fits is taken, the lowest among equals"
   CHECK(wall1 + wall2 + wall3 > 0);
 }
 
+TEST_CASE("arena: trimming shortens the range to its last block") {
+  Arena arena(1 << 20);
+  const std::int64_t a = arena.allocate(64), b = arena.allocate(128), c = arena.allocate(64);
+  arena.trim();
+  CHECK(arena.reserved_bytes() == 256);
+  arena.release(c, 64);
+  arena.release(a, 64);
+  arena.trim();
+  CHECK(arena.reserved_bytes() == 192);
+  CHECK(arena.allocate(64) == a);
+  arena.release(a, 64);
+  arena.release(b, 128);
+  arena.trim();
+  CHECK(arena.reserved_bytes() == 0);
+  CHECK(arena.allocate(64) == 0);
+}
+
 TEST_CASE("arena: random use never overlaps and ends empty") {
   Arena arena(1 << 24);
   std::map<std::int64_t, std::int64_t> live;  // offset -> bytes

@@ -226,3 +226,12 @@ TEST_CASE("layerwise: what is infinite is named and nothing is changed, as in th
     CHECK(std::count(skipped.applied.begin(), skipped.applied.end(), true) == 0);
   }
 }
+
+TEST_CASE("layerwise: a loader that does not hold the window's batches is refused") {
+  const auto model = std::make_shared<Vit>(VitConfig{.image_height = 8, .image_width = 8, .channels = 2, .patch = 4, .width = 16, .depth = 2, .num_heads = 2, .num_classes = 5});
+  const auto loss = std::make_shared<const ModelLoss>(model, ModelLossOptions{});
+  Loader loader(std::make_shared<FixtureSamples>(true, 14), {.batch = 2, .num_held = 2, .num_slots = 4});
+  Sgd optimizer(make_groups(model->named_parameters(), 0));
+  Trainer trainer(loader, optimizer, Schedule::constant(0.1), loss_function(loss), {.layerwise = loss, .accumulate = 3});
+  CHECK_THROWS_WITH(trainer.step(), Catch::Contains("must hold the window's 3 batches, it holds 2"));
+}

@@ -12,7 +12,6 @@
 #include <refrain/train/setup.h>
 
 #include <limits>
-#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -180,16 +179,48 @@ TEST_CASE("out of memory: a run that ends with it leaves its device empty, and a
   }
 }
 
-TEST_CASE("out of memory: the limit in use is told, and without one it is what system and control group had free") {
+TEST_CASE("out of memory: without a limit it is what system and control group had free, for the run alone; a lower one stays") {
   const ScratchDirectory scratch;
   write_images(scratch);
   Config config = config_in(scratch);
   config.run_dir = scratch / "run";
   const Device device = Device::new_cpu();
-  run_training(config, {.device = device});
-  CHECK(device.memory_limit() > device.reserved_bytes());
-  CHECK(device.memory_limit() < std::int64_t{1} << 50);
-  CHECK_THROWS_WITH(empty({device.memory_limit() + 64}, DType::u8, device), Contains("control group had free at the start"));
+  const std::int64_t before = device.memory_limit();
+  int num_steps = 0;
+  const auto look = [&](const Progress&) {
+    if (num_steps++ > 0) return;
+    CHECK(device.memory_limit() > device.reserved_bytes());
+    CHECK(device.memory_limit() < before);
+    CHECK_THROWS_WITH(empty({device.memory_limit() + 64}, DType::u8, device), Contains("control group had free at the start"));
+  };
+  run_training(config, {.device = device}, {.on_step = look});
+  CHECK(num_steps > 0);
+  CHECK(device.memory_limit() == before);
+
+  const Device small = Device::new_cpu();
+  small.set_memory_limit(1 << 16, "mine");
+  config.run_dir = scratch / "small";
+  CHECK_THROWS_WITH(run_training(config, {.device = small}), Contains("65536 (mine)"));
+  CHECK(small.memory_limit() == 1 << 16);
+}
+
+TEST_CASE("run: a second run on one device tells its own peak, and its limit holds") {
+  const ScratchDirectory scratch;
+  write_images(scratch);
+  const Device device = Device::new_cpu();
+  Config large = config_in(scratch), little = config_in(scratch);
+  large.batch = 16;
+  little.batch = 2;
+  large.run_dir = scratch / "large";
+  little.run_dir = scratch / "little";
+  run_training(large, {.device = device});
+  const RunResult result = run_training(little, {.device = device});
+  const Plan plan = plan_training(little);
+  CHECK(result.peak_bytes == plan.ledger.peak_bytes());
+  CHECK(device.reserved_bytes() == plan.reserved_bytes);
+  large.memory_limit.value = plan.reserved_bytes;
+  large.run_dir = scratch / "limited";
+  CHECK_THROWS_AS(run_training(large, {.device = device}), OutOfMemory);
 }
 
 TEST_CASE("steps: after the first of each kind the arena does not grow, packed or not") {

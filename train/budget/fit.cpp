@@ -1,6 +1,7 @@
 #include <refrain/train/budget/fit.h>
 
 #include <refrain/core/check.h>
+#include <refrain/train/planned_data.h>
 #include <refrain/train/report.h>
 
 #include <algorithm>
@@ -125,6 +126,9 @@ Fit fit_training(const Config& given, std::int64_t budget, const FitOptions& opt
   check(budget > 0, "fit: expected a budget above 0 bytes, got ", budget);
   const Config config = plain(given);
   check_config(config);
+  const std::int64_t samples = find_planned_data(config, options.plan.num_train, options.plan.num_test).train.size;
+  check(config.batch <= samples && config.accumulate <= samples / config.batch, "fit: batch = ", config.batch, " and accumulate = ", config.accumulate,
+        " make steps of more samples than the ", samples, " to train on");
   Search search{.options = options, .budget = budget};
   search.look_at_precision(config);
   for (const char* precision : {"bf16-mixed", "bf16-true"}) {

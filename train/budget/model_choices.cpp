@@ -51,9 +51,12 @@ class Probe {
     batch_.size = config.batch;
     const NoGradScope no_grad;
     Tensor hidden = batch_.input;
+    bool is_trained = false;
     for (const auto& stage : stages_) {
       inputs_.push_back(hidden.shape());
       dtypes_.push_back(hidden.dtype());
+      wants_grad_.push_back(is_trained);
+      is_trained = is_trained || !trained_parameters(*stage).empty();
       hidden = run_chain({stage}, hidden, {}, {});
     }
   }
@@ -62,7 +65,7 @@ class Probe {
 
   // What tells stages apart that need numbers of their own.
   std::string signature(std::size_t stage) const {
-    std::string text = concat(inputs_[stage], ' ', int(dtypes_[stage]));
+    std::string text = concat(inputs_[stage], ' ', int(dtypes_[stage]), wants_grad_[stage] ? " wants gradient" : "");
     for (const Tensor& t : trained_parameters(*stages_[stage])) text += concat(' ', t.shape(), int(t.dtype()));
     return text;
   }
@@ -95,7 +98,7 @@ class Probe {
     const ModuleScope scope = model_->enter();
     const bool is_first = begin == 0, is_last = end == stages_.size();
     Tensor hidden = is_first ? batch_.input : zeros(inputs_[begin], dtypes_[begin], device_);
-    if (!is_first) set_requires_grad(hidden);
+    if (wants_grad_[begin]) set_requires_grad(hidden);
     Numbers numbers;
     const std::int64_t before = device_.live_bytes();
     device_.reset_peak();
@@ -104,6 +107,7 @@ class Probe {
     hidden = Tensor();
     if (is_last) out = loss_->from_features(out, batch_, 1).loss;
     numbers.forward_peak = device_.peak_bytes() - before;
+    if (!out.requires_grad()) return numbers;  // nothing before or in here is trained: nothing is kept
     numbers.kept = device_.live_bytes() - before;
     const double replayed = cost_meter().replay.flops;
     // In a training the result is no longer there when its gradient is.
@@ -125,6 +129,7 @@ class Probe {
   Batch batch_;
   std::vector<Shape> inputs_;
   std::vector<DType> dtypes_;
+  std::vector<bool> wants_grad_;  // the input of each stage, when something before it is trained
 };
 
 // Sizes of groups that are tried among n like blocks: all small ones, then fewer.

@@ -80,6 +80,12 @@ Layout rehearse() {
 
 }  // namespace
 
+TEST_CASE("packing: nothing to pack ends where it begins") {
+  CHECK(pack({}, 64) == 64);
+  CHECK(packing_bound({}) == 0);
+  CHECK(packing_work({}) == 0);
+}
+
 TEST_CASE("packing: no two blocks that are alive together overlap, and none lies below the base") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     for (const std::int64_t life : {2, 50, 3000}) {
