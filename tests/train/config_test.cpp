@@ -121,6 +121,7 @@ TEST_CASE("config: keys that contradict each other are refused") {
   CHECK_THAT(error_of("width = 65"), Contains("divisor of width"));
   CHECK_THAT(error_of("model = \"gpt2\""), Contains("gpt2 reads text"));
   CHECK_THAT(error_of("checkpoint_keep = [\"matmul\"]"), Contains("selective"));
+  CHECK_THAT(error_of("checkpoint = \"selective\"\ncheckpoint_keep = [\"attension\"]"), Contains("did you mean 'attention'?"));
   CHECK_THAT(error_of("lr = 0.1\nlr_floor = 0.2"), Contains("lr_floor"));
 }
 
