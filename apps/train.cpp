@@ -5,7 +5,6 @@
 
 #include <refrain/core/check.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>

@@ -9,7 +9,7 @@ namespace refrain {
 LayoutScope::LayoutScope(const Config& config, const Device& device) : device_(device) {
   if (config.packing != "plan" || device.live_count() > 0) return;
   try {
-    if (const Plan plan = plan_training(config); plan.layout) {
+    if (const Plan plan = plan_training(config, {.work = false}); plan.layout) {
       device.set_placement(follow(plan.layout));
       is_set_ = true;
     }

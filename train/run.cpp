@@ -331,7 +331,7 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
 }
 
 Evaluation run_evaluation(Config config, const RunOptions& options, const RunHooks& hooks) {
-  config = CheckpointCandidate{}.in(config);  // there is no backward
+  config = without_checkpoints(config);  // there is no backward
   apply_process_settings(config);
   const RunLimit limit(config, options.device);
   const std::shared_ptr<const Samples> samples = load_samples(config, Split::test);

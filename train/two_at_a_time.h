@@ -14,9 +14,10 @@ void for_each_two_at_a_time(std::size_t count, const F& f) {
   const auto work = [&] {
     for (std::size_t i = next++; i < count; i = next++) f(i);
   };
-  std::future<void> other = std::async(std::launch::async, work);
+  std::future<void> other;
+  if (count > 1) other = std::async(std::launch::async, work);
   work();
-  other.get();
+  if (other.valid()) other.get();
 }
 
 }  // namespace refrain

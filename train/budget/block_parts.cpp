@@ -2,7 +2,6 @@
 
 #include <refrain/core/check.h>
 
-#include <algorithm>
 #include <charconv>
 #include <sstream>
 

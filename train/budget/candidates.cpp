@@ -7,7 +7,6 @@
 #include <refrain/train/setup.h>
 
 #include <algorithm>
-#include <cmath>
 #include <future>
 #include <optional>
 
@@ -16,11 +15,6 @@ namespace refrain {
 namespace {
 
 constexpr std::size_t kFrontSize = 24;
-
-Config without_checkpoints(Config config) {
-  CheckpointCandidate none;
-  return none.in(std::move(config));
-}
 
 // Neighbours that are alike as one part.
 std::vector<BlockPart> merged(const ModelChoices& model, const ChainSolution& solution) {
@@ -126,6 +120,8 @@ Config CheckpointCandidate::in(Config config) const {
   config.memory_budget = {};
   return config;
 }
+
+Config without_checkpoints(Config config) { return CheckpointCandidate{}.in(std::move(config)); }
 
 std::string CheckpointCandidate::text() const {
   if (checkpoint == "nested") return concat("nested, ", levels, " levels");

@@ -27,6 +27,9 @@ struct CheckpointCandidate {
   std::string flags() const;
 };
 
+// The configuration without regions, and without a budget that would choose them.
+Config without_checkpoints(Config config);
+
 // At most some 30: the Pareto front of kept bytes and replayed FLOPs over all regions and keep-lists (chain_budget.h), thinned,
 // and the uniform policies; cheapest first, in an order that depends on nothing but the configuration without its checkpoint
 // and memory keys. `config` need not be resolved. Throws InvalidArgument as plan_training() does.
@@ -43,7 +46,7 @@ struct PlannedCost {
   double extra_flops_share() const { return flops > replayed_flops ? replayed_flops / (flops - replayed_flops) : 0; }
 };
 
-// plan_training(), with what it says kept for as long as the process lives.
+// plan_training(), asked once for a configuration and the sizes of its data.
 PlannedCost planned_cost(const Config& config, const PlanOptions& options = {});
 
 // Bounds from below, planned without packing and counting of work: a third of a plan's time.

@@ -40,8 +40,6 @@ Config with_micro_batch(Config config, std::int64_t size) {
   return config;
 }
 
-Config plain(Config config) { return CheckpointCandidate{}.in(std::move(config)); }
-
 // Layer by layer, all micro-batches of a part are kept at a time and its stages' numbers say little: only uniform policies.
 std::vector<CheckpointCandidate> candidates_of(const Config& config, const PlanOptions& options) {
   return config.accumulate_schedule == "layerwise" ? uniform_candidates(config, options) : checkpoint_candidates(config, options);
@@ -95,6 +93,7 @@ struct Search {
   bool look_at_cut(const Config& config) {
     if (look(config)) return true;
     const auto look_also = [&](const char* schedule, const char* update) {
+      if (!options.schedule && config.accumulate_schedule != schedule) return false;
       Config other = config;
       if (options.schedule) other.accumulate_schedule = schedule;
       if (options.update) other.update = update;
@@ -124,7 +123,7 @@ struct Search {
 
 Fit fit_training(const Config& given, std::int64_t budget, const FitOptions& options) {
   check(budget > 0, "fit: expected a budget above 0 bytes, got ", budget);
-  const Config config = plain(given);
+  const Config config = without_checkpoints(given);
   check_config(config);
   const std::int64_t samples = find_planned_data(config, options.plan.num_train, options.plan.num_test).train.size;
   check(config.batch <= samples && config.accumulate <= samples / config.batch, "fit: batch = ", config.batch, " and accumulate = ", config.accumulate,
@@ -179,11 +178,11 @@ OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std
     if (config.checkpoint != "budget" && planned_cost(config).bytes <= limit) return error;
     const FitOptions same_bits{.batch = false, .schedule = false};
     Search search{.options = same_bits, .budget = limit};
-    search.look_at_cut(plain(config));
+    search.look_at_cut(without_checkpoints(config));
     const std::int64_t total = config.batch * config.accumulate;
     for (const std::int64_t size : micro_batches(total, config.batch)) {
       if (!search.fit.entries.empty()) break;
-      if (size < config.batch) search.look_at_cut(with_micro_batch(plain(config), size));
+      if (size < config.batch) search.look_at_cut(with_micro_batch(without_checkpoints(config), size));
     }
     if (!search.fit.entries.empty()) return said("", search.fit.entries.front());
     search.find_least();

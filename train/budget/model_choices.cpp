@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -43,7 +42,7 @@ std::vector<Tensor> trained_parameters(const Stage& stage) {
 class Probe {
  public:
   Probe(const Config& config, const PlannedSamples::Sizes& samples)
-      : device_(Device::plan()), config_(config), model_(build_model(config, device_)), loss_(build_loss(plain(config), model_)),
+      : device_(Device::plan()), config_(config), model_(build_model(config, device_)), loss_(build_loss(config, model_)),
         stages_(loss_->stages()), precision_(parse_precision(config.precision)) {
     seed_random(0);
     batch_.input = zeros(with_batch(samples.input_shape), samples.input_dtype, device_);
@@ -81,13 +80,6 @@ class Probe {
   }
 
  private:
-  static Config plain(Config config) {
-    config.checkpoint = "none";
-    config.checkpoint_keep.clear();
-    config.checkpoint_parts.clear();
-    config.memory_budget = {};
-    return config;
-  }
   Shape with_batch(const Shape& sample) const {
     Shape shape{config_.batch};
     for (int i = 0; i < sample.size(); ++i) shape.push_back(sample[i]);

@@ -1,9 +1,9 @@
 #include <refrain/core/check.h>
 #include <refrain/train/budget/candidates.h>
 #include <refrain/train/budget/plan_cache.h>
+#include <refrain/train/two_at_a_time.h>
 
 #include <algorithm>
-#include <future>
 
 namespace refrain {
 
@@ -34,19 +34,6 @@ std::int64_t least_possible(const TensorBytes& planned, const Config& config, co
   return planned.parameters + planned.inputs + std::max(kept, waits ? planned.gradients : 0);
 }
 
-namespace {
-
-// f for two values at a time.
-template <class F>
-void for_pair(std::size_t first, std::optional<std::size_t> second, F&& f) {
-  std::future<void> other;
-  if (second) other = std::async(std::launch::async, [&, i = *second] { f(i); });
-  f(first);
-  if (other.valid()) other.get();
-}
-
-}  // namespace
-
 FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> candidates, std::int64_t budget, const PlanOptions& options,
                    std::int64_t lasting) {
   check(!candidates.empty(), "budget: there is nothing to choose from");
@@ -71,8 +58,10 @@ FirstFit first_fit(const Config& config, std::span<const CheckpointCandidate> ca
   std::erase_if(possible, [&](std::size_t i) { return least_possible(first, config, candidates[i]) > budget; });
   for (std::size_t k = 0; k < possible.size(); k += 2) {
     const std::size_t end = std::min(k + 2, possible.size());
-    for_pair(possible[k], k + 1 < end ? std::optional(possible[k + 1]) : std::nullopt,
-             [&](std::size_t i) { least[i] = tensor_bytes(candidates[i].in(config), options); });
+    for_each_two_at_a_time(end - k, [&](std::size_t j) {
+      const std::size_t i = possible[k + j];
+      least[i] = tensor_bytes(candidates[i].in(config), options);
+    });
     for (std::size_t j = k; j < end; ++j) {
       if (plan_exactly(possible[j])) return found;
     }
@@ -110,7 +99,7 @@ std::optional<LeastFit> least_fit(const Config& config, std::span<const Checkpoi
       continue;
     }
     const bool is_pair = estimates.size() > 1 && !estimates[1].is_bound;
-    for_pair(0, is_pair ? std::optional<std::size_t>(1) : std::nullopt, [&](std::size_t k) {
+    for_each_two_at_a_time(is_pair ? 2 : 1, [&](std::size_t k) {
       estimates[k].bytes = tensor_bytes(candidates[estimates[k].index].in(config), options).peak;
       estimates[k].is_bound = true;
     });
