@@ -19,8 +19,8 @@ constexpr const char* kNotes[] = {
     "Figures leave out the input: the loader's batch slots come on top and are listed as 'input'.",
     "Published: the article's reserved peak on a GPU, its first figure before and its second after the change where there are two.",
     "Reserved: with packing = \"online\" to plan faster, of the budget with packing = \"plan\", which takes less.",
-    "In 16-mixed the residual stream is f32 and the rest of a block 16-bit: of the 10 units that a block keeps 2 take 4 bytes and 8 "
-    "take 2, 24 bytes where f32 takes 40. The arithmetic has more for A.",
+    "In 16-mixed the residual stream is f32, the rest of a block 16-bit: of the 10 units a block keeps, 2 take 4 bytes and 8 take 2.",
+    "That is 24 bytes where f32 takes 40; the arithmetic has more for A.",
     "GB are decimal. In brackets: difference from what arithmetic says. FLOPs: of a step, against the rung's first column.",
 };
 
