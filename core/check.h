@@ -44,6 +44,18 @@ class OutOfMemory : public Error {
   std::int64_t requested = 0, held = 0, reserved = 0, largest_hole = 0, limit = 0;
 };
 
+// There is no such device: no driver, no hardware, or a build without its backend.
+class DeviceUnavailable : public Error {
+ public:
+  using Error::Error;
+};
+
+// The CUDA runtime, or a library on it, reported an error.
+class CudaError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A loss, gradient or parameter became infinite or NaN.
 class NonFinite : public Error {
  public:

@@ -5,13 +5,16 @@
 #include <refrain/core/storage.h>
 
 #include <algorithm>
+#include <map>
 
 namespace refrain {
 
+std::string_view name_of(DeviceKind kind) { return kind == DeviceKind::cpu ? "cpu" : kind == DeviceKind::cuda ? "cuda" : "plan"; }
+
 namespace detail {
 
-DeviceState::DeviceState(DeviceKind device_kind, std::unique_ptr<AddressRange> address_range)
-    : kind(device_kind), range(std::move(address_range)), arena(range->capacity()) {}
+DeviceState::DeviceState(DeviceKind device_kind, DeviceKind device_target, std::unique_ptr<AddressRange> address_range, int device_index)
+    : kind(device_kind), target(device_target), index(device_index), range(std::move(address_range)), arena(range->capacity()) {}
 
 DeviceState::~DeviceState() = default;
 
@@ -24,11 +27,26 @@ Device Device::cpu() {
 }
 
 Device Device::new_cpu() {
-  return Device(std::make_shared<detail::DeviceState>(DeviceKind::cpu, detail::reserve_cpu_range()));
+  return Device(std::make_shared<detail::DeviceState>(DeviceKind::cpu, DeviceKind::cpu, detail::reserve_cpu_range()));
 }
 
-Device Device::plan() {
-  return Device(std::make_shared<detail::DeviceState>(DeviceKind::plan, detail::reserve_plan_range()));
+Device Device::cuda(int index) {
+  static std::mutex mutex;
+  static std::map<int, Device>* devices = new std::map<int, Device>();  // never destroyed, as the CPU's
+  const std::lock_guard lock(mutex);
+  const auto known = devices->find(index);
+  return known != devices->end() ? known->second : devices->emplace(index, new_cuda(index)).first->second;
+}
+
+Device Device::new_cuda(int index) {
+  return Device(std::make_shared<detail::DeviceState>(DeviceKind::cuda, DeviceKind::cuda, detail::reserve_cuda_range(index), index));
+}
+
+std::string Device::cuda_problem() { return detail::cuda_problem(); }
+
+Device Device::plan(DeviceKind of) {
+  check(of != DeviceKind::plan, "plan: expected a plan of cpu or cuda");
+  return Device(std::make_shared<detail::DeviceState>(DeviceKind::plan, of, detail::reserve_plan_range()));
 }
 
 void Device::set_memory_limit(std::int64_t bytes, const std::string& reason) const {
@@ -129,7 +147,12 @@ void Device::set_placement(std::unique_ptr<Placement> placement) const {
 }
 
 std::ostream& operator<<(std::ostream& out, const Device& device) {
-  return out << (device.kind() == DeviceKind::cpu ? "cpu" : "plan(cpu)");
+  switch (device.kind()) {
+    case DeviceKind::plan: return out << "plan(" << name_of(device.target()) << ")";
+    case DeviceKind::cuda: return out << "cuda:" << device.index();
+    case DeviceKind::cpu: break;
+  }
+  return out << "cpu";
 }
 
 }  // namespace refrain

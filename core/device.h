@@ -4,6 +4,8 @@
 #include <refrain/core/memory/arena.h>
 #include <refrain/core/memory/ledger.h>
 #include <refrain/core/memory/timeline.h>
+#include <refrain/core/shape.h>
+#include <refrain/core/stream.h>
 
 #include <memory>
 #include <mutex>
@@ -13,7 +15,8 @@
 
 namespace refrain {
 
-enum class DeviceKind : std::uint8_t { cpu, plan };
+enum class DeviceKind : std::uint8_t { cpu, cuda, plan };
+std::string_view name_of(DeviceKind kind);
 
 class Storage;
 class Placement;  // core/memory/placement.h
@@ -22,20 +25,42 @@ namespace detail {
 
 class TimelineRecorder;
 
-// An address range of a backend. The base of a range without bytes is null.
+// A backend: an address range, and how bytes get into it, out of it and about. The base of a range without bytes is null.
 class AddressRange {
  public:
   virtual ~AddressRange() = default;
   virtual std::byte* base() const = 0;
   virtual std::int64_t capacity() const = 0;
+
+  // The bytes below `end` are about to be used. False where the system has no memory for them; nothing is changed then.
+  virtual bool commit(std::int64_t end) = 0;
+
+  // Copies and fills take place after all work given to the device before. read() and write() are done when they return, and
+  // so `host` may be any memory of the process; copy() and fill() need not be.
+  virtual void read(std::byte* host, const std::byte* from, std::int64_t bytes) const = 0;
+  virtual void write(std::byte* to, const std::byte* host, std::int64_t bytes) const = 0;
+  // Elements of `size` bytes (1, 2, 4 or 8) between two layouts of one shape; strides are in elements. Areas that overlap
+  // must be contiguous.
+  virtual void copy(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
+                    const Strides& from_strides) const = 0;
+  // Sets elements of `size` bytes to the low bytes of `pattern`.
+  virtual void fill(const Shape& shape, int size, std::byte* to, const Strides& strides, std::uint64_t pattern) const = 0;
+  // Waits for all work given to the device, and throws what went wrong there.
+  virtual void synchronize() const {}
+  // Where kernels are launched; a CUDA backend only.
+  virtual Cuda cuda() const { return {}; }
 };
 std::unique_ptr<AddressRange> reserve_cpu_range();   // core/cpu
 std::unique_ptr<AddressRange> reserve_plan_range();  // core/plan
+// core/cuda, or its stub in a build without CUDA. Throws DeviceUnavailable.
+std::unique_ptr<AddressRange> reserve_cuda_range(int index);
+std::string cuda_problem();  // empty: there is a device
 
 struct DeviceState {
-  DeviceState(DeviceKind kind, std::unique_ptr<AddressRange> range);
+  DeviceState(DeviceKind kind, DeviceKind target, std::unique_ptr<AddressRange> range, int index = 0);
   ~DeviceState();
-  DeviceKind kind;
+  DeviceKind kind, target;  // they differ on a plan device only
+  int index;                // among the CUDA devices
   std::unique_ptr<AddressRange> range;
   std::mutex mutex;  // guards what follows
   Arena arena;
@@ -54,10 +79,24 @@ class Device {
   static Device cpu();
   // A CPU device with an arena and ledger of its own, for a second training or a measurement in one process.
   static Device new_cpu();
-  // Tensors that have sizes and offsets but no bytes: kernels validate and book their cost, and compute nothing.
-  static Device plan();
+  // The process's own device on the CUDA device of this number, as the driver counts. Throws DeviceUnavailable, with the reason,
+  // where there is none; cuda_problem() asks first.
+  static Device cuda(int index = 0);
+  // One with an arena and a ledger of its own.
+  static Device new_cuda(int index = 0);
+  // Why cuda(0) would fail: no CUDA in this build, no driver, no device. Empty where it would not.
+  static std::string cuda_problem();
+  // Tensors that have sizes and offsets but no bytes: kernels validate and book their cost, and compute nothing. `of`, cpu or
+  // cuda, says whose contracts (scratch, workspaces) are planned.
+  static Device plan(DeviceKind of = DeviceKind::cpu);
 
   DeviceKind kind() const { return state_->kind; }
+  // What the kernels' contracts are for: cpu or cuda. A plan device's is what it plans.
+  DeviceKind target() const { return state_->target; }
+  int index() const { return state_->index; }
+  // Waits for all work given to the device. Throws CudaError for what failed there, InvalidArgument for a bad index or target
+  // that a kernel met.
+  void synchronize() const { state_->range->synchronize(); }
   bool has_bytes() const { return state_->kind != DeviceKind::plan; }
 
   // Bytes the arena may take from the system; std::numeric_limits::max() lifts the limit. `reason` stands behind the limit in

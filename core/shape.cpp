@@ -18,6 +18,15 @@ Strides contiguous_strides(const Shape& shape) {
   return strides;
 }
 
+bool is_contiguous(const Shape& shape, const Strides& strides) {
+  std::int64_t expected = 1;
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    if (shape[i] != 1 && strides[i] != expected) return numel_of(shape) == 0;
+    expected *= shape[i];
+  }
+  return true;
+}
+
 int normalize_dim(int dim, int num_dims, std::string_view op) {
   check(dim >= -num_dims && dim < num_dims, op, ": dim ", dim, " is out of range for ", num_dims, " dims");
   return dim < 0 ? dim + num_dims : dim;

@@ -75,6 +75,8 @@ std::int64_t numel_of(const Shape& shape);
 
 // Row-major steps: the last dim has stride 1. Extents of 0 count as 1.
 Strides contiguous_strides(const Shape& shape);
+// Whether elements lie in row-major order without gaps. Dims of extent 1 may have any stride; no elements are contiguous.
+bool is_contiguous(const Shape& shape, const Strides& strides);
 
 // The dim counted from the front; -1 is the last. Throws InvalidArgument when out of range.
 int normalize_dim(int dim, int num_dims, std::string_view op);

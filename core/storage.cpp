@@ -78,6 +78,11 @@ Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), by
   std::lock_guard lock(state.mutex);
   offset_ = place(state, tag_, bytes);
   if (offset_ < 0) throw out_of_memory(device, tag_, bytes);
+  if (!state.range->commit(state.arena.reserved_bytes())) {
+    OutOfMemory error = out_of_memory(device, tag_, bytes);
+    state.arena.release(offset_, bytes);
+    throw error;
+  }
   bool is_booked = false;
   try {
     state.ledger.add(tag_, bytes);
@@ -96,12 +101,12 @@ Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), by
   if (older_ != nullptr) older_->younger_ = this;
   state.newest = this;
   if (std::byte* base = state.range->base()) data_ = base + offset_;
-  mark_owned(data_, bytes_);
+  if (state.kind == DeviceKind::cpu) mark_owned(data_, bytes_);
 }
 
 Storage::~Storage() {
-  mark_free(data_, bytes_);
   detail::DeviceState& state = device_.state();
+  if (state.kind == DeviceKind::cpu) mark_free(data_, bytes_);
   std::lock_guard lock(state.mutex);
   if (state.timeline) state.timeline->remove(birth_);
   (younger_ != nullptr ? younger_->older_ : state.newest) = older_;

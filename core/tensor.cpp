@@ -1,3 +1,4 @@
+#include <refrain/core/cpu/strided.h>
 #include <refrain/core/tensor.h>
 
 #include <cmath>
@@ -21,27 +22,24 @@ To convert(From value) {
   } else return static_cast<To>(value);
 }
 
-// Calls f(element offset of a, element offset of b) for every run along the last dim: f(offset_a, offset_b, length).
-template <class F>
-void for_each_run(const Shape& shape, const Strides& a, const Strides& b, F&& f) {
-  if (numel_of(shape) == 0) return;
-  if (shape.empty()) return f(std::int64_t{0}, std::int64_t{0}, std::int64_t{1});
-  const int last = shape.size() - 1;
-  Dims index = Dims::filled(shape.size(), 0);
-  std::int64_t offset_a = 0, offset_b = 0;
-  for (;;) {
-    f(offset_a, offset_b, shape[last]);
-    int dim = last - 1;
-    for (; dim >= 0; --dim) {
-      offset_a += a[dim];
-      offset_b += b[dim];
-      if (++index[dim] < shape[dim]) break;
-      offset_a -= a[dim] * shape[dim];
-      offset_b -= b[dim] * shape[dim];
-      index[dim] = 0;
-    }
-    if (dim < 0) return;
-  }
+std::string no_bytes(const Tensor& t) {
+  return concat("a tensor of shape ", t.shape(), " was read that has no bytes (a plan device, or a value that replay did not need)");
+}
+
+// Elements from t's first to its last in memory, so that strides keep their meaning in a copy of them.
+std::int64_t extent_of(const Tensor& t) {
+  std::int64_t last = 0;
+  for (int i = 0; i < t.num_dims(); ++i) last += (t.shape()[i] - 1) * t.strides()[i];
+  return t.numel() == 0 ? 0 : last + 1;
+}
+
+// What the host sees at t's address: the bytes themselves, or a copy of them in `buffer`.
+const std::byte* values_on_host(const Tensor& t, std::vector<std::byte>& buffer) {
+  if (t.is_on_host()) return t.raw_data();
+  if (t.autograd_slot()) t.autograd_slot()->on_read();
+  buffer.resize(std::size_t(extent_of(t)) * size_of(t.dtype()));
+  if (!buffer.empty()) t.device().state().range->read(buffer.data(), t.address(), std::int64_t(buffer.size()));
+  return buffer.data();
 }
 
 }  // namespace
@@ -50,14 +48,7 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, const Device& device, DType dty
                std::int64_t offset)
     : impl_(std::make_shared<Impl>(Impl{std::move(storage), device, dtype, shape, strides, offset, numel_of(shape), nullptr})) {}
 
-bool Tensor::is_contiguous() const {
-  std::int64_t expected = 1;
-  for (int i = num_dims() - 1; i >= 0; --i) {
-    if (shape()[i] != 1 && strides()[i] != expected) return numel() == 0;
-    expected *= shape()[i];
-  }
-  return true;
-}
+bool Tensor::is_contiguous() const { return refrain::is_contiguous(shape(), strides()); }
 
 std::byte* Tensor::address() const {
   return has_bytes() ? impl().storage->data() + impl().offset * std::int64_t(size_of(dtype())) : nullptr;
@@ -65,7 +56,8 @@ std::byte* Tensor::address() const {
 
 std::byte* Tensor::raw_data() const {
   if (impl().slot) impl().slot->on_read();
-  check(has_bytes(), "a tensor of shape ", shape(), " was read that has no bytes (a plan device, or a value that replay did not need)");
+  if (!has_bytes()) fail(no_bytes(*this));
+  check(is_on_host(), "a tensor of shape ", shape(), " on ", device(), " was read by the host: item(), to_vector() and to_device() copy its values");
   return address();
 }
 
@@ -75,7 +67,10 @@ Tensor Tensor::without_autograd() const {
 
 double Tensor::item() const {
   check(numel() == 1, "item: tensor of shape ", shape(), " has ", numel(), " elements, expected 1");
-  return dispatch_all(dtype(), [&](auto zero) { return convert<double>(*reinterpret_cast<decltype(zero)*>(raw_data())); });
+  if (!has_bytes()) fail(no_bytes(*this));
+  std::vector<std::byte> buffer;
+  const std::byte* value = values_on_host(*this, buffer);
+  return dispatch_all(dtype(), [&](auto zero) { return convert<double>(*reinterpret_cast<const decltype(zero)*>(value)); });
 }
 
 template <class T>
@@ -83,10 +78,13 @@ std::vector<T> Tensor::to_vector() const {
   std::vector<T> values;
   values.reserve(std::size_t(numel()));
   if (numel() == 0) return values;
+  if (!has_bytes()) fail(no_bytes(*this));
+  std::vector<std::byte> buffer;
+  const std::byte* bytes = values_on_host(*this, buffer);
   dispatch_all(dtype(), [&](auto zero) {
-    const auto* data = reinterpret_cast<const decltype(zero)*>(raw_data());
+    const auto* data = reinterpret_cast<const decltype(zero)*>(bytes);
     const std::int64_t step = num_dims() ? strides().back() : 1;
-    for_each_run(shape(), strides(), strides(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
+    detail::for_each_run(shape(), strides(), strides(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
       for (std::int64_t i = 0; i < length; ++i) values.push_back(convert<T>(data[offset + i * step]));
     });
   });
@@ -112,7 +110,7 @@ Tensor without_bytes(const Shape& shape, DType dtype, const Device& device) {
 
 Tensor zeros(const Shape& shape, DType dtype, const Device& device) {
   Tensor t = empty(shape, dtype, device);
-  if (t.has_bytes()) std::memset(t.address(), 0, std::size_t(t.bytes()));
+  if (t.has_bytes()) device.state().range->fill({t.bytes()}, 1, t.address(), {1}, 0);
   return t;
 }
 
@@ -126,7 +124,7 @@ template <class T>
 Tensor from_values(std::span<const T> values, const Shape& shape, const Device& device) {
   check(std::int64_t(values.size()) == numel_of(shape), "from_values: ", values.size(), " values for shape ", shape);
   Tensor t = empty(shape, dtype_of<T>, device);
-  if (t.has_bytes() && !values.empty()) std::memcpy(t.address(), values.data(), values.size_bytes());
+  if (t.has_bytes() && !values.empty()) set_bytes(t, std::as_bytes(values));
   return t;
 }
 
@@ -143,37 +141,57 @@ void copy_values(const Tensor& dst, const Tensor& src) {
         dst.shape());
   if (dst.storage()) dst.storage()->bump_version();
   if (!dst.has_bytes() || dst.numel() == 0) return;
-  const std::int64_t size = std::int64_t(size_of(dst.dtype()));
-  std::byte* to = dst.address();
-  const std::byte* from = src.raw_data();
-  if (dst.is_contiguous() && src.is_contiguous()) {
-    std::memmove(to, from, std::size_t(dst.bytes()));
+  const int size = int(size_of(dst.dtype()));
+  const detail::AddressRange& to = *dst.device().state().range;
+  if (dst.device().kind() == src.device().kind() && dst.device().index() == src.device().index()) {
+    if (src.autograd_slot()) src.autograd_slot()->on_read();
+    if (!src.has_bytes()) fail(no_bytes(src));
+    to.copy(dst.shape(), size, dst.address(), dst.strides(), src.address(), src.strides());
     return;
   }
-  const int last = dst.num_dims() - 1;
-  const std::int64_t to_step = last >= 0 ? dst.strides()[last] : 1, from_step = last >= 0 ? src.strides()[last] : 1;
-  for_each_run(dst.shape(), dst.strides(), src.strides(), [&](std::int64_t to_offset, std::int64_t from_offset, std::int64_t length) {
-    std::byte* to_run = to + to_offset * size;
-    const std::byte* from_run = from + from_offset * size;
-    if (to_step == 1 && from_step == 1) {
-      std::memcpy(to_run, from_run, std::size_t(length * size));
-    } else {
-      for (std::int64_t i = 0; i < length; ++i) std::memcpy(to_run + i * to_step * size, from_run + i * from_step * size, std::size_t(size));
-    }
-  });
+  if (!src.has_bytes()) fail(no_bytes(src));
+  std::vector<std::byte> seen, packed;
+  const std::byte* from = values_on_host(src, seen);
+  if (dst.is_on_host()) {
+    detail::copy_on_host(dst.shape(), size, dst.address(), dst.strides(), from, src.strides());
+    return;
+  }
+  if (!src.is_contiguous()) {
+    packed.resize(std::size_t(dst.bytes()));
+    detail::copy_on_host(dst.shape(), size, packed.data(), contiguous_strides(dst.shape()), from, src.strides());
+    from = packed.data();
+  }
+  const Tensor target = dst.is_contiguous() ? dst : empty_like(dst);
+  to.write(target.address(), from, dst.bytes());
+  if (!dst.is_contiguous()) to.copy(dst.shape(), size, dst.address(), dst.strides(), target.address(), target.strides());
+}
+
+Tensor to_device(const Tensor& t, const Device& device) {
+  if (t.device() == device) return t;
+  Tensor copy = t.storage() ? empty(t.shape(), t.dtype(), device) : without_bytes(t.shape(), t.dtype(), device);
+  if (copy.storage()) copy_values(copy, t);
+  return copy;
+}
+
+std::span<const std::byte> host_bytes(const Tensor& contiguous, std::vector<std::byte>& buffer) {
+  invariant(contiguous.is_contiguous(), "host_bytes of a strided tensor");
+  if (!contiguous.has_bytes()) fail(no_bytes(contiguous));
+  return {values_on_host(contiguous, buffer), std::size_t(contiguous.bytes())};
+}
+
+void set_bytes(const Tensor& contiguous, std::span<const std::byte> host) {
+  invariant(contiguous.is_contiguous() && contiguous.has_bytes() && std::int64_t(host.size()) == contiguous.bytes(), "set_bytes of another size");
+  if (!host.empty()) contiguous.device().state().range->write(contiguous.address(), host.data(), contiguous.bytes());
 }
 
 void fill_values(const Tensor& t, double value) {
   if (t.storage()) t.storage()->bump_version();
   if (!t.has_bytes()) return;
   dispatch_all(t.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T filled = convert<T>(value);
-    T* data = reinterpret_cast<T*>(t.address());
-    const std::int64_t step = t.num_dims() ? t.strides().back() : 1;
-    for_each_run(t.shape(), t.strides(), t.strides(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
-      for (std::int64_t i = 0; i < length; ++i) data[offset + i * step] = filled;
-    });
+    const auto filled = convert<decltype(zero)>(value);
+    std::uint64_t pattern = 0;
+    std::memcpy(&pattern, &filled, sizeof filled);
+    t.device().state().range->fill(t.shape(), int(sizeof filled), t.address(), t.strides(), pattern);
   });
 }
 

@@ -46,14 +46,16 @@ class Tensor {
   bool has_bytes() const { return impl().storage != nullptr && impl().storage->data() != nullptr; }
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
 
-  // First element. Throws InvalidArgument for the wrong type or a tensor without bytes.
+  // First element. Throws InvalidArgument for the wrong type, a tensor without bytes, or one whose bytes are on a CUDA device.
   template <class T>
   T* data() const {
     check(dtype() == dtype_of<T>, "data: tensor is ", dtype(), ", asked for ", dtype_of<T>);
     return reinterpret_cast<T*>(raw_data());
   }
   std::byte* raw_data() const;         // counts as a read by the caller
-  std::byte* address() const;          // the same without being noticed; null when there are no bytes
+  // The same without being noticed; null when there are no bytes. Not to be followed by the host where is_on_host() is false.
+  std::byte* address() const;
+  bool is_on_host() const { return device().kind() != DeviceKind::cuda; }
 
   // The value of a tensor with one element, converted to double.
   double item() const;
@@ -103,8 +105,14 @@ Tensor from_values(const std::vector<T>& values, const Shape& shape, const Devic
   return from_values(std::span<const T>(values), shape, device);
 }
 
-// Copies values between equal shapes and dtypes, any strides. Bumps dst's version.
+// Copies values between equal shapes and dtypes, any strides, any devices. Bumps dst's version.
 void copy_values(const Tensor& dst, const Tensor& src);
+// The tensor itself where it is on the device already, else a contiguous copy there. Not recorded on any tape.
+Tensor to_device(const Tensor& t, const Device& device);
+// The values as contiguous bytes of the host, whatever the device: the tensor's own, or a copy in `buffer`.
+std::span<const std::byte> host_bytes(const Tensor& contiguous, std::vector<std::byte>& buffer);
+// Sets a contiguous tensor's bytes from the host's.
+void set_bytes(const Tensor& contiguous, std::span<const std::byte> host);
 // Sets every element, converted to the dtype. Bumps the version.
 void fill_values(const Tensor& t, double value);
 // A contiguous copy.

@@ -21,7 +21,7 @@ OptionalIn::OptionalIn(const Tensor& t) {
   static_cast<TensorArg&>(*this) = In(t);
 }
 
-Out::Out(const Tensor& t) : TensorArg(t), is_plan_(t.device().kind() == DeviceKind::plan) {}
+Out::Out(const Tensor& t) : TensorArg(t), device_(&t.device().state()) {}
 
 OptionalOut::OptionalOut(const Tensor& t) {
   if (t.defined()) static_cast<TensorArg&>(*this) = Out(t);
@@ -38,6 +38,8 @@ void detail::book(const Cost& cost) {
   if (is_replaying()) meter.replay += cost;
   ++meter.launches;
 }
+
+void detail::fail_without_cuda_kernel(std::string_view kernel) { fail(kernel, ": there is no CUDA kernel for it"); }
 
 void check_shape(std::string_view kernel, std::string_view argument, const TensorArg& arg, const Shape& expected) {
   check(arg.shape() == expected, kernel, ": ", argument, " must be ", expected, ", got ", arg.shape());

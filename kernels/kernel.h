@@ -6,6 +6,7 @@
 //   void validate(const K&);                  throws InvalidArgument: `name: expected …, got …`
 //   Cost cost(const K&);                      floating-point operations and bytes read and written
 //   void run(Cpu, const K&);                  the arithmetic; outputs without bytes are left out
+//   void run(Cuda, const K&);                 the same on the GPU, in order on its stream; an own op may do without
 //
 // and launch(k) does the rest. Kernels never allocate: scratch is an Out of the struct, sized by shapes alone.
 #pragma once
@@ -80,10 +81,12 @@ class Out : public TensorArg {
   Out(const Tensor& t);
   template <class T> T* data() const { return reinterpret_cast<T*>(address_); }
   std::byte* address() const { return address_; }
-  bool is_plan() const { return is_plan_; }
+  DeviceKind device_kind() const { return device_->kind; }
+  DeviceKind target() const { return device_->target; }  // whose scratch sizes apply
+  Cuda cuda() const { return device_->range->cuda(); }
 
  private:
-  bool is_plan_ = false;
+  const detail::DeviceState* device_;
 };
 
 // An output that nobody may want: undefined, or without bytes.
@@ -113,6 +116,7 @@ CostMeter& cost_meter();
 
 namespace detail {
 void book(const Cost& cost);
+[[noreturn]] void fail_without_cuda_kernel(std::string_view kernel);
 }
 
 // Validates, books the cost and runs on the output's device.
@@ -121,7 +125,13 @@ void launch(const K& k) {
   validate(k);
   if (thread_context().skip_kernels) return;
   detail::book(cost(k));
-  if (!k.out.is_plan()) run(Cpu{}, k);
+  switch (k.out.device_kind()) {
+    case DeviceKind::plan: return;
+    case DeviceKind::cpu: return run(Cpu{}, k);
+    case DeviceKind::cuda:
+      if constexpr (requires { run(Cuda{}, k); }) return run(k.out.cuda(), k);
+      else detail::fail_without_cuda_kernel(K::name);
+  }
 }
 
 // For validate(): throws `name: argument must be [shape], got [shape]`, and the same for dtypes.

@@ -70,6 +70,12 @@ void attend(const Heads& heads, const Tensor& key_mask, const Settings& s, const
 
 void attend_backward(const Heads& heads, const Tensor& key_mask, const Settings& s, const Tensor& out, const Tensor& lse,
                      const Tensor& grad_out, const Heads& grads) {
+  const Device& device = grads.q.device();
+  Tensor scratch;
+  if (const std::int64_t size = AttentionBackward::num_scratch(device.target(), heads.q.dim(0), heads.q.dim(2), heads.q.dim(1))) {
+    const KindScope kind(MemoryKind::workspace);
+    scratch = empty({size}, DType::f32, device);
+  }
   launch(AttentionBackward{.q = heads.q,
                            .k = heads.k,
                            .v = heads.v,
@@ -84,7 +90,8 @@ void attend_backward(const Heads& heads, const Tensor& key_mask, const Settings&
                            .grad_out = grad_out,
                            .out = grads.q,
                            .grad_k = grads.k,
-                           .grad_v = grads.v});
+                           .grad_v = grads.v,
+                           .scratch = scratch});
 }
 
 Tensor lse_like(const Heads& heads) {

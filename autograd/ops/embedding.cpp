@@ -30,9 +30,10 @@ struct Embedding {
     const Tensor grad_weight = empty(saved.weight_shape, saved.dtype, grad_out.device());
     const Tensor indices = contiguous_values(saved.indices.get());
     Tensor order;
-    if (is_16_bit(saved.dtype)) {
+    const Device& device = grad_out.device();
+    if (const std::int64_t size = EmbeddingBackward::num_order(device.target(), indices.numel(), saved.weight_shape[0], saved.dtype)) {
       KindScope kind(MemoryKind::workspace);
-      order = empty({indices.numel()}, DType::i64, grad_out.device());
+      order = empty({size}, DType::i64, device);
     }
     launch(EmbeddingBackward{.grad_out = grad_out, .indices = indices, .padding_idx = saved.padding_idx, .out = grad_weight, .order = order});
     return {Tensor(), grad_weight};

@@ -1,6 +1,7 @@
 // One long anonymous mapping, backed by the system page by page as it is touched. Huge pages are asked for because
 // fresh 4 KiB pages cost about 2 us each, more than the arithmetic of a large elementwise op.
 #include <refrain/core/check.h>
+#include <refrain/core/cpu/strided.h>
 #include <refrain/core/device.h>
 
 #include <sys/mman.h>
@@ -43,6 +44,16 @@ class MappedRange : public AddressRange {
 
   std::byte* base() const override { return base_; }
   std::int64_t capacity() const override { return capacity_; }
+  bool commit(std::int64_t) override { return true; }  // the system gives pages as they are touched
+  void read(std::byte* host, const std::byte* from, std::int64_t bytes) const override { std::memcpy(host, from, std::size_t(bytes)); }
+  void write(std::byte* to, const std::byte* host, std::int64_t bytes) const override { std::memcpy(to, host, std::size_t(bytes)); }
+  void copy(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
+            const Strides& from_strides) const override {
+    copy_on_host(shape, size, to, to_strides, from, from_strides);
+  }
+  void fill(const Shape& shape, int size, std::byte* to, const Strides& strides, std::uint64_t pattern) const override {
+    fill_on_host(shape, size, to, strides, pattern);
+  }
 
  private:
   void* mapped_ = MAP_FAILED;

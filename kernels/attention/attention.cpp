@@ -76,6 +76,12 @@ void validate(const AttentionBackward& k) {
   check_heads(k.name, "grad_q", k.out, k.q.shape(), k.q.dtype());
   if (k.grad_k) check_heads(k.name, "grad_k", k.grad_k, k.k.shape(), k.q.dtype());
   if (k.grad_v) check_heads(k.name, "grad_v", k.grad_v, k.k.shape(), k.q.dtype());
+  if (const std::int64_t scratch = AttentionBackward::num_scratch(k.out.target(), k.q.dim(0), k.q.dim(2), k.q.dim(1))) {
+    check(k.scratch.defined(), k.name, ": scratch must be [", scratch, "], got none");
+    check_shape(k.name, "scratch", k.scratch, {scratch});
+    check_dtype(k.name, "scratch", k.scratch, DType::f32);
+    check_contiguous(k.name, "scratch", k.scratch);
+  }
 }
 
 Cost cost(const AttentionBackward& k) {

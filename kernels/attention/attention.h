@@ -38,6 +38,7 @@ struct AttentionForward {
 void validate(const AttentionForward&);
 Cost cost(const AttentionForward&);
 void run(Cpu, const AttentionForward&);
+void run(Cuda, const AttentionForward&);
 
 // The gradients of q, k and v; those without bytes are left out.
 struct AttentionBackward {
@@ -54,9 +55,15 @@ struct AttentionBackward {
   In grad_out;  // [B, Tq, H, D]
   Out out;      // gradient of q
   OptionalOut grad_k = {}, grad_v = {};
+  OptionalOut scratch = {};  // f32 [num_scratch()], needed where that is not 0
+  // On a CUDA device: the sum of grad_out · attended of each query.
+  static std::int64_t num_scratch(DeviceKind target, std::int64_t num_samples, std::int64_t num_heads, std::int64_t num_queries) {
+    return target == DeviceKind::cuda ? num_samples * num_heads * num_queries : 0;
+  }
 };
 void validate(const AttentionBackward&);
 Cost cost(const AttentionBackward&);
 void run(Cpu, const AttentionBackward&);
+void run(Cuda, const AttentionBackward&);
 
 }  // namespace refrain

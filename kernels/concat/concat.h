@@ -18,5 +18,6 @@ struct Concat {
 void validate(const Concat&);
 Cost cost(const Concat&);
 void run(Cpu, const Concat&);
+void run(Cuda, const Concat&);
 
 }  // namespace refrain

@@ -16,6 +16,7 @@ struct Convert {
 void validate(const Convert&);
 Cost cost(const Convert&);
 void run(Cpu, const Convert&);
+void run(Cuda, const Convert&);
 
 // The same for other kernels' parts: `shape` elements from one address, with strides counted in elements, to another.
 void convert_strided(const Shape& shape, DType to_dtype, std::byte* to, const Strides& to_strides, DType from_dtype, const std::byte* from,

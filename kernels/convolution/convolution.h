@@ -41,6 +41,7 @@ struct Conv2dForward {
 void validate(const Conv2dForward&);
 Cost cost(const Conv2dForward&);
 void run(Cpu, const Conv2dForward&);
+void run(Cuda, const Conv2dForward&);
 
 struct Conv2dBackwardInput {
   static constexpr std::string_view name = "conv2d_backward_input";
@@ -53,6 +54,7 @@ struct Conv2dBackwardInput {
 void validate(const Conv2dBackwardInput&);
 Cost cost(const Conv2dBackwardInput&);
 void run(Cpu, const Conv2dBackwardInput&);
+void run(Cuda, const Conv2dBackwardInput&);
 
 struct Conv2dBackwardWeight {
   static constexpr std::string_view name = "conv2d_backward_weight";
@@ -66,6 +68,7 @@ struct Conv2dBackwardWeight {
 void validate(const Conv2dBackwardWeight&);
 Cost cost(const Conv2dBackwardWeight&);
 void run(Cpu, const Conv2dBackwardWeight&);
+void run(Cuda, const Conv2dBackwardWeight&);
 
 // out[O] = sum of grad_out[B, O, Y, X] over all but O, in grad_out's dtype, or f32 where that is 16-bit.
 struct Conv2dBackwardBias {
@@ -76,6 +79,7 @@ struct Conv2dBackwardBias {
 void validate(const Conv2dBackwardBias&);
 Cost cost(const Conv2dBackwardBias&);
 void run(Cpu, const Conv2dBackwardBias&);
+void run(Cuda, const Conv2dBackwardBias&);
 
 // Non-overlapping patches: x[B, C, H, W], weight[D, C, P, Q] with P | H and Q | W; N = (H/P)(W/Q), row by row.
 struct PatchGeometry {
@@ -104,6 +108,7 @@ struct PatchEmbeddingForward {
 void validate(const PatchEmbeddingForward&);
 Cost cost(const PatchEmbeddingForward&);
 void run(Cpu, const PatchEmbeddingForward&);
+void run(Cuda, const PatchEmbeddingForward&);
 
 struct PatchEmbeddingBackwardInput {
   static constexpr std::string_view name = "patch_embedding_backward_input";
@@ -115,6 +120,7 @@ struct PatchEmbeddingBackwardInput {
 void validate(const PatchEmbeddingBackwardInput&);
 Cost cost(const PatchEmbeddingBackwardInput&);
 void run(Cpu, const PatchEmbeddingBackwardInput&);
+void run(Cuda, const PatchEmbeddingBackwardInput&);
 
 struct PatchEmbeddingBackwardWeight {
   static constexpr std::string_view name = "patch_embedding_backward_weight";
@@ -128,5 +134,6 @@ struct PatchEmbeddingBackwardWeight {
 void validate(const PatchEmbeddingBackwardWeight&);
 Cost cost(const PatchEmbeddingBackwardWeight&);
 void run(Cpu, const PatchEmbeddingBackwardWeight&);
+void run(Cuda, const PatchEmbeddingBackwardWeight&);
 
 }  // namespace refrain

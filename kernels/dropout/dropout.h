@@ -26,6 +26,7 @@ struct Dropout {
 void validate(const Dropout&);
 Cost cost(const Dropout&);
 void run(Cpu, const Dropout&);
+void run(Cuda, const Dropout&);
 
 // Drops whole samples (Huang et al., "Deep networks with stochastic depth", 2016): sample b of dim 0 is kept, and
 // divided by 1 - p, when word(first_sample + b) >= p·2^32.
@@ -40,5 +41,6 @@ struct StochasticDepth {
 void validate(const StochasticDepth&);
 Cost cost(const StochasticDepth&);
 void run(Cpu, const StochasticDepth&);
+void run(Cuda, const StochasticDepth&);
 
 }  // namespace refrain

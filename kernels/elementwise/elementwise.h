@@ -48,6 +48,7 @@ struct Unary {
 void validate(const Unary&);
 Cost cost(const Unary&);
 void run(Cpu, const Unary&);
+void run(Cuda, const Unary&);
 
 // Whether UnaryBackward reads op's output (its input otherwise; neg needs neither and has no such kernel).
 bool backward_reads_output(UnaryOp op);
@@ -62,6 +63,7 @@ struct UnaryBackward {
 void validate(const UnaryBackward&);
 Cost cost(const UnaryBackward&);
 void run(Cpu, const UnaryBackward&);
+void run(Cuda, const UnaryBackward&);
 
 enum class ScalarOp : std::uint8_t {
   add,       // x + s
@@ -86,6 +88,7 @@ struct Scalar {
 void validate(const Scalar&);
 Cost cost(const Scalar&);
 void run(Cpu, const Scalar&);
+void run(Cuda, const Scalar&);
 
 // out = grad_out · d op(x, scalar) / dx for op rdiv, -(s / x) / x, or pow, s·x^(s - 1). The others need no such kernel.
 struct ScalarBackward {
@@ -98,6 +101,7 @@ struct ScalarBackward {
 void validate(const ScalarBackward&);
 Cost cost(const ScalarBackward&);
 void run(Cpu, const ScalarBackward&);
+void run(Cuda, const ScalarBackward&);
 
 enum class BinaryOp : std::uint8_t { add, sub, mul, div, maximum, minimum };
 std::string_view name_of(BinaryOp op);
@@ -112,6 +116,7 @@ struct Binary {
 void validate(const Binary&);
 Cost cost(const Binary&);
 void run(Cpu, const Binary&);
+void run(Cuda, const Binary&);
 
 // out = -(grad_out / b)·(a / b), mixed: the gradient of a / b with respect to b.
 struct DivBackward {
@@ -122,6 +127,7 @@ struct DivBackward {
 void validate(const DivBackward&);
 Cost cost(const DivBackward&);
 void run(Cpu, const DivBackward&);
+void run(Cuda, const DivBackward&);
 
 enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, greater, greater_equal };
 std::string_view name_of(CompareOp op);
@@ -136,6 +142,7 @@ struct Compare {
 void validate(const Compare&);
 Cost cost(const Compare&);
 void run(Cpu, const Compare&);
+void run(Cuda, const Compare&);
 
 // out = condition ? a : b. condition is bool; a, b and out share any dtype, or are f32 but for one 16-bit operand.
 struct Where {
@@ -146,5 +153,6 @@ struct Where {
 void validate(const Where&);
 Cost cost(const Where&);
 void run(Cpu, const Where&);
+void run(Cuda, const Where&);
 
 }  // namespace refrain

@@ -114,11 +114,16 @@ void run(Cpu, const EmbeddingForward& k) {
   k.indices.dtype() == DType::i64 ? forward<std::int64_t>(k) : forward<std::int32_t>(k);
 }
 
+std::int64_t EmbeddingBackward::num_order(DeviceKind target, std::int64_t num_indices, std::int64_t, DType table) {
+  return target == DeviceKind::cuda || is_16_bit(table) ? num_indices : 0;
+}
+
 void validate(const EmbeddingBackward& k) {
   check_indices(k, k.out, "grad_weight", k.grad_out, "grad_out");
-  if (!is_16_bit(k.out.dtype())) return;
+  const std::int64_t order = EmbeddingBackward::num_order(k.out.target(), k.indices.numel(), k.out.dim(0), k.out.dtype());
+  if (order == 0) return;
   check(k.order.defined(), k.name, ": order must be given for a ", k.out.dtype(), " table");
-  check_shape(k.name, "order", k.order, {k.indices.numel()});
+  check_shape(k.name, "order", k.order, {order});
   check_dtype(k.name, "order", k.order, DType::i64);
   check_contiguous(k.name, "order", k.order);
 }

@@ -15,6 +15,7 @@ struct EmbeddingForward {
 void validate(const EmbeddingForward& k);
 Cost cost(const EmbeddingForward& k);
 void run(Cpu, const EmbeddingForward& k);
+void run(Cuda, const EmbeddingForward& k);
 
 // grad_weight[v, :] = sum of grad_out[i, :] over the i with indices[i] == v, added in rising order of i.
 // The row of padding_idx stays zero; -1 means there is none. For 16-bit tables a row's sum is kept in f32 and rounded once.
@@ -23,10 +24,13 @@ struct EmbeddingBackward {
   In grad_out, indices;      // indices.shape + [D]; any shape, i64 or i32
   std::int64_t padding_idx;
   Out out;                   // grad_weight [V, D]
-  OptionalOut order = {};    // i64 [number of indices], scratch; needed for 16-bit tables
+  OptionalOut order = {};    // i64 [num_order()], scratch; needed where that is not 0
+  // For so many indices into a table of num_rows rows of dtype `table`.
+  static std::int64_t num_order(DeviceKind target, std::int64_t num_indices, std::int64_t num_rows, DType table);
 };
 void validate(const EmbeddingBackward& k);
 Cost cost(const EmbeddingBackward& k);
 void run(Cpu, const EmbeddingBackward& k);
+void run(Cuda, const EmbeddingBackward& k);
 
 }  // namespace refrain

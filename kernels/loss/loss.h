@@ -30,6 +30,7 @@ struct CrossEntropyForward {
 void validate(const CrossEntropyForward& k);
 Cost cost(const CrossEntropyForward& k);
 void run(Cpu, const CrossEntropyForward& k);
+void run(Cuda, const CrossEntropyForward& k);
 
 // grad_logits = (softmax(x) - target distribution) · grad_out · scale / (rows counted), from the saved statistics.
 // Rows of ignored targets get exact zeros, whatever their logits. `out` may be `logits`.
@@ -46,6 +47,7 @@ struct CrossEntropyBackward {
 void validate(const CrossEntropyBackward& k);
 Cost cost(const CrossEntropyBackward& k);
 void run(Cpu, const CrossEntropyBackward& k);
+void run(Cuda, const CrossEntropyBackward& k);
 
 // The sum or mean of losses of rows that CrossEntropyForward made with Reduction::none and scale 1, with the same bits as
 // one call over all rows.
@@ -60,6 +62,7 @@ struct ReduceLosses {
 void validate(const ReduceLosses& k);
 Cost cost(const ReduceLosses& k);
 void run(Cpu, const ReduceLosses& k);
+void run(Cuda, const ReduceLosses& k);
 
 // The other way: what CrossEntropyBackward with Reduction::none and scale 1 has to get as each row's grad_out.
 struct SpreadLossGradient {
@@ -73,6 +76,7 @@ struct SpreadLossGradient {
 void validate(const SpreadLossGradient& k);
 Cost cost(const SpreadLossGradient& k);
 void run(Cpu, const SpreadLossGradient& k);
+void run(Cuda, const SpreadLossGradient& k);
 
 // (x - target)², its mean (0 for no elements) or its sum.
 struct MseForward {
@@ -86,6 +90,7 @@ struct MseForward {
 void validate(const MseForward& k);
 Cost cost(const MseForward& k);
 void run(Cpu, const MseForward& k);
+void run(Cuda, const MseForward& k);
 
 // grad_x = 2 · (x - target) · grad_out / (numel with Reduction::mean).
 struct MseBackward {
@@ -97,6 +102,7 @@ struct MseBackward {
 void validate(const MseBackward& k);
 Cost cost(const MseBackward& k);
 void run(Cpu, const MseBackward& k);
+void run(Cuda, const MseBackward& k);
 
 // How many rows have their largest logit (the first of equals) at their target. Ignored rows are not counted.
 struct CountCorrect {
@@ -108,6 +114,7 @@ struct CountCorrect {
 void validate(const CountCorrect& k);
 Cost cost(const CountCorrect& k);
 void run(Cpu, const CountCorrect& k);
+void run(Cuda, const CountCorrect& k);
 
 // How many targets are not ignore_index: the divisor of a mean over several micro-batches.
 struct CountTargets {
@@ -119,5 +126,6 @@ struct CountTargets {
 void validate(const CountTargets& k);
 Cost cost(const CountTargets& k);
 void run(Cpu, const CountTargets& k);
+void run(Cuda, const CountTargets& k);
 
 }  // namespace refrain

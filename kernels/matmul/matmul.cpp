@@ -63,6 +63,13 @@ std::optional<GemmLayout> gemm_layout(const Shape& shape, const Strides& strides
   return gemm_layout(shape[dims - 2], shape[dims - 1], strides[dims - 2], strides[dims - 1]);
 }
 
+std::int64_t product_workspace_bytes(DeviceKind target, std::int64_t m, std::int64_t n, std::int64_t) {
+  if (target != DeviceKind::cuda) return 0;
+  // Four partial results of f32, which is what splitting a long k takes; 32 MiB is what cuBLASLt asks for at most.
+  constexpr std::int64_t kLeast = 64 << 10, kMost = 32 << 20;
+  return std::clamp((16 * m * n + 255) / 256 * 256, kLeast, kMost);
+}
+
 void validate(const Matmul& k) {
   check_floating(k.name, "a", k.a);
   check_dtype(k.name, "b", k.b, k.a.dtype());

@@ -23,6 +23,7 @@ struct LayerNormForward {
 void validate(const LayerNormForward& k);
 Cost cost(const LayerNormForward& k);
 void run(Cpu, const LayerNormForward& k);
+void run(Cuda, const LayerNormForward& k);
 
 // The output again from saved statistics, with the bits LayerNormForward gave.
 struct LayerNormRebuild {
@@ -34,6 +35,7 @@ struct LayerNormRebuild {
 void validate(const LayerNormRebuild& k);
 Cost cost(const LayerNormRebuild& k);
 void run(Cpu, const LayerNormRebuild& k);
+void run(Cuda, const LayerNormRebuild& k);
 
 // Gradients of layer norm. `out` is grad_x; it and both parameter gradients may be without bytes (not wanted).
 // scratch has num_scratch(R, C) elements of the accumulator type; only needed with a parameter gradient.
@@ -49,6 +51,7 @@ struct LayerNormBackward {
 void validate(const LayerNormBackward& k);
 Cost cost(const LayerNormBackward& k);
 void run(Cpu, const LayerNormBackward& k);
+void run(Cuda, const LayerNormBackward& k);
 
 // Statistics of a training batch per channel (Ioffe, Szegedy: "Batch Normalization", 2015), and the running ones moved
 // on when they are given: running = running + momentum * (batch - running), with the unbiased batch variance.
@@ -64,6 +67,7 @@ struct BatchNormStatistics {
 void validate(const BatchNormStatistics& k);
 Cost cost(const BatchNormStatistics& k);
 void run(Cpu, const BatchNormStatistics& k);
+void run(Cuda, const BatchNormStatistics& k);
 
 // mean and rstd of evaluation mode, from the running statistics.
 struct BatchNormRunning {
@@ -76,6 +80,7 @@ struct BatchNormRunning {
 void validate(const BatchNormRunning& k);
 Cost cost(const BatchNormRunning& k);
 void run(Cpu, const BatchNormRunning& k);
+void run(Cuda, const BatchNormRunning& k);
 
 // out = (x - mean) * rstd * weight + bias per channel; forward and rebuild alike.
 struct BatchNormApply {
@@ -87,6 +92,7 @@ struct BatchNormApply {
 void validate(const BatchNormApply& k);
 Cost cost(const BatchNormApply& k);
 void run(Cpu, const BatchNormApply& k);
+void run(Cuda, const BatchNormApply& k);
 
 // Gradients of batch norm. With `batch_statistics` mean and rstd were functions of x; else constants.
 struct BatchNormBackward {
@@ -100,5 +106,6 @@ struct BatchNormBackward {
 void validate(const BatchNormBackward& k);
 Cost cost(const BatchNormBackward& k);
 void run(Cpu, const BatchNormBackward& k);
+void run(Cuda, const BatchNormBackward& k);
 
 }  // namespace refrain

@@ -19,6 +19,7 @@ std::int64_t sum_scratch_numel(const Shape& x, const Shape& out);
 void validate(const Sum&);
 Cost cost(const Sum&);
 void run(Cpu, const Sum&);
+void run(Cuda, const Sum&);
 
 // out[0] = Σ x², in double: a sum of squares of f32, f16 or bf16 cannot overflow.
 struct SquaredNorm {
@@ -31,6 +32,7 @@ std::int64_t squared_norm_scratch_numel(std::int64_t numel);
 void validate(const SquaredNorm&);
 Cost cost(const SquaredNorm&);
 void run(Cpu, const SquaredNorm&);
+void run(Cuda, const SquaredNorm&);
 
 // The largest element along one dim and where it is first met. NaN is larger than everything.
 struct Max {
@@ -43,6 +45,7 @@ struct Max {
 void validate(const Max&);
 Cost cost(const Max&);
 void run(Cpu, const Max&);
+void run(Cuda, const Max&);
 
 // out = 0 but for grad_out at the indices that Max found along dim.
 struct MaxBackward {
@@ -54,5 +57,6 @@ struct MaxBackward {
 void validate(const MaxBackward&);
 Cost cost(const MaxBackward&);
 void run(Cpu, const MaxBackward&);
+void run(Cuda, const MaxBackward&);
 
 }  // namespace refrain

@@ -13,5 +13,6 @@ struct ValueRange {
 void validate(const ValueRange&);
 Cost cost(const ValueRange&);
 void run(Cpu, const ValueRange&);
+void run(Cuda, const ValueRange&);
 
 }  // namespace refrain

@@ -18,6 +18,7 @@ struct SoftmaxForward {
 void validate(const SoftmaxForward& k);
 Cost cost(const SoftmaxForward& k);
 void run(Cpu, const SoftmaxForward& k);
+void run(Cuda, const SoftmaxForward& k);
 
 // grad_x = y * (g - sum(g * y)) for softmax, g - exp(y) * sum(g) for log-softmax, with g = grad_out.
 struct SoftmaxBackward {
@@ -30,5 +31,6 @@ struct SoftmaxBackward {
 void validate(const SoftmaxBackward& k);
 Cost cost(const SoftmaxBackward& k);
 void run(Cpu, const SoftmaxBackward& k);
+void run(Cuda, const SoftmaxBackward& k);
 
 }  // namespace refrain

@@ -44,6 +44,7 @@ struct SgdUpdate {
 void validate(const SgdUpdate& k);
 Cost cost(const SgdUpdate& k);
 void run(Cpu, const SgdUpdate& k);
+void run(Cuda, const SgdUpdate& k);
 
 // Adam (Kingma, Ba 2015) and AdamW (Loshchilov, Hutter 2019): with g = grad · grad_scale,
 //   Adam: g += weight_decay · p;   AdamW: p *= 1 - lr · weight_decay
@@ -65,6 +66,7 @@ struct AdamUpdate {
 void validate(const AdamUpdate& k);
 Cost cost(const AdamUpdate& k);
 void run(Cpu, const AdamUpdate& k);
+void run(Cuda, const AdamUpdate& k);
 
 // out = 0.
 struct ZeroInPlace {
@@ -74,6 +76,7 @@ struct ZeroInPlace {
 void validate(const ZeroInPlace& k);
 Cost cost(const ZeroInPlace& k);
 void run(Cpu, const ZeroInPlace& k);
+void run(Cuda, const ZeroInPlace& k);
 
 // out *= factor, rounded to nearest.
 struct ScaleInPlace {
@@ -84,5 +87,6 @@ struct ScaleInPlace {
 void validate(const ScaleInPlace& k);
 Cost cost(const ScaleInPlace& k);
 void run(Cpu, const ScaleInPlace& k);
+void run(Cuda, const ScaleInPlace& k);
 
 }  // namespace refrain

@@ -1,0 +1,44 @@
+# The CUDA backend: built by nvcc where it is found, a stub otherwise. refrain_device is whichever it is; core and kernels
+# bring it along, so nobody links it by hand.
+set(REFRAIN_CUDA "AUTO" CACHE STRING "CUDA backend: ON, OFF, or AUTO where nvcc is found")
+set(REFRAIN_CUDA_ARCHITECTURES "80;90" CACHE STRING "Compute capabilities the kernels are compiled for")
+set_property(CACHE REFRAIN_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+set(REFRAIN_HAS_CUDA OFF)
+if(NOT REFRAIN_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(REFRAIN_HAS_CUDA ON)
+  elseif(REFRAIN_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "REFRAIN_CUDA=ON, but there is no nvcc: put it on PATH or set CMAKE_CUDA_COMPILER")
+  endif()
+endif()
+
+file(GLOB_RECURSE REFRAIN_CU_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/*.cu ${CMAKE_SOURCE_DIR}/kernels/*.cu)
+# The backend's host side: plain C++ on the CUDA runtime's interface, which the emulator has too.
+file(GLOB REFRAIN_CUDA_HOST_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda/*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda/*.cpp)
+list(FILTER REFRAIN_CUDA_HOST_SOURCES EXCLUDE REGEX "/stub\\.cpp$")
+
+if(REFRAIN_HAS_CUDA)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  add_library(refrain_device STATIC ${REFRAIN_CU_SOURCES} ${REFRAIN_CUDA_HOST_SOURCES})
+  set_target_properties(refrain_device PROPERTIES CUDA_ARCHITECTURES "${REFRAIN_CUDA_ARCHITECTURES}")
+  # CMake 3.25 ignores CUDA_STANDARD 20. Products are fused with sums only where the source says so, as on the CPU.
+  target_compile_options(refrain_device PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;-Xcompiler=-Wall,-Wextra>")
+  target_link_libraries(refrain_device PUBLIC CUDA::cudart_static CUDA::cublasLt)
+  list(JOIN REFRAIN_CUDA_ARCHITECTURES ", " architectures)
+  message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, compute capabilities ${architectures}")
+else()
+  add_library(refrain_device STATIC ${CMAKE_SOURCE_DIR}/core/cuda/stub.cpp ${CMAKE_SOURCE_DIR}/kernels/common/cuda_stub.cpp)
+  message(STATUS "CUDA: no backend")
+endif()
+target_include_directories(refrain_device PUBLIC $<BUILD_INTERFACE:${REFRAIN_INCLUDE}> $<INSTALL_INTERFACE:include>)
+target_compile_features(refrain_device PUBLIC cxx_std_20)
+target_link_libraries(refrain_device PUBLIC refrain_kernels refrain_core)
+target_compile_options(refrain_device PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Werror;-ffp-contract=off>")
+set_target_properties(refrain_device PROPERTIES EXPORT_NAME device)
+install(TARGETS refrain_device EXPORT refrain)
+# Static libraries that need each other: kernels are launched from templates in the rooms above.
+target_link_libraries(refrain_core PUBLIC refrain_device)
