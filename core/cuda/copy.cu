@@ -32,9 +32,9 @@ __global__ __launch_bounds__(kThreads) void copy_elements(StridedIndex<2> index,
 // Two dims of the views: `rows` lies behind each other in `from`, `columns` in `to`.
 struct Transposition {
   std::uint32_t columns, rows;
-  std::int32_t to_row, from_column;     // steps of a row in `to`, of a column in `from`
+  std::int32_t to_row, from_column;  // steps of a row in `to`, of a column in `from`
   Divisor tiles_of_columns, tiles_of_rows;
-  StridedIndex<2> batch;                // the other dims
+  StridedIndex<2> batch;  // the other dims
 };
 
 template <class U>
@@ -49,13 +49,15 @@ __global__ __launch_bounds__(kTile * kTileRows) void copy_transposed(Transpositi
 #pragma unroll
   for (std::uint32_t i = 0; i < kTile; i += kTileRows) {
     const std::uint32_t column = column0 + y + i, row = row0 + x;
-    if (column < shape.columns && row < shape.rows) tile[y + i][x] = from[at[1] + std::int32_t(row) + std::int32_t(column) * shape.from_column];
+    if (column >= shape.columns || row >= shape.rows) continue;
+    tile[y + i][x] = from[at[1] + std::int32_t(row) + std::int32_t(column) * shape.from_column];
   }
   __syncthreads();
 #pragma unroll
   for (std::uint32_t i = 0; i < kTile; i += kTileRows) {
     const std::uint32_t column = column0 + x, row = row0 + y + i;
-    if (column < shape.columns && row < shape.rows) to[at[0] + std::int32_t(column) + std::int32_t(row) * shape.to_row] = tile[x][y + i];
+    if (column >= shape.columns || row >= shape.rows) continue;
+    to[at[0] + std::int32_t(column) + std::int32_t(row) * shape.to_row] = tile[x][y + i];
   }
 }
 
@@ -108,22 +110,24 @@ dim3 blocks_for(std::int64_t threads) { return dim3(unsigned((threads + kThreads
 
 // Calls f with a value of the unit of `size` bytes.
 template <class F>
-void dispatch_unit(int size, F&& f) {
+void dispatch_size(int size, F&& f) {
   switch (size) {
     case 1: return f(std::uint8_t{});
     case 2: return f(std::uint16_t{});
     case 4: return f(std::uint32_t{});
     case 8: return f(std::uint64_t{});
-    case 16: return f(Unit16{});
-    default: fail<InternalError>("internal error: copy of elements of ", size, " bytes");
+    default: fail<InternalError>("internal error: elements of ", size, " bytes");
   }
 }
 
 // Sees runs of neighbours as fewer, larger units; returns their size.
 int widen_units(View& view, int size, const std::byte* to, const std::byte* from) {
   if (view.strides[0][0] != 1 || view.strides[1][0] != 1) return size;
-  std::uint64_t all = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | std::uint64_t(view.extents[0] * size);
-  for (int dim = 1; dim < view.num_dims; ++dim) all |= std::uint64_t(std::abs(view.strides[0][dim] * size)) | std::uint64_t(std::abs(view.strides[1][dim] * size));
+  std::uint64_t all = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+  all |= std::uint64_t(view.extents[0] * size);
+  for (int dim = 1; dim < view.num_dims; ++dim) {
+    for (const auto& strides : view.strides) all |= std::uint64_t(std::abs(strides[dim] * size));
+  }
   int unit = 16;
   while (unit > size && all % std::uint64_t(unit) != 0) unit /= 2;
   const std::int64_t factor = unit / size;
@@ -144,11 +148,16 @@ int transposed_dim(const View& view) {
 
 template <class U>
 void copy_part(const Cuda& device, const View& view, U* to, const U* from) {
-  const int dim = transposed_dim(view);
-  if (dim == 0) return launch("copy", copy_elements<U>, {.grid = blocks_for(view.numel()), .block = kThreads}, device, StridedIndex<2>(view), to, from);
+  launch("copy", copy_elements<U>, {.grid = blocks_for(view.numel()), .block = kThreads}, device, StridedIndex<2>(view), to,
+         from);
+}
+
+template <class U>
+void transpose_part(const Cuda& device, const View& view, int dim, U* to, const U* from) {
   const auto tiles = [&](int of) { return (view.extents[of] + kTile - 1) / kTile; };
-  Transposition shape{std::uint32_t(view.extents[0]), std::uint32_t(view.extents[dim]), std::int32_t(view.strides[0][dim]),
-                      std::int32_t(view.strides[1][0]), Divisor(tiles(0)), Divisor(tiles(dim)), {}};
+  Transposition shape{.columns = std::uint32_t(view.extents[0]), .rows = std::uint32_t(view.extents[dim]),
+                      .to_row = std::int32_t(view.strides[0][dim]), .from_column = std::int32_t(view.strides[1][0]),
+                      .tiles_of_columns = Divisor(tiles(0)), .tiles_of_rows = Divisor(tiles(dim)), .batch = {}};
   View batch;
   batch.num_dims = 0;
   for (int other = 1; other < view.num_dims; ++other) {
@@ -159,26 +168,26 @@ void copy_part(const Cuda& device, const View& view, U* to, const U* from) {
   }
   batch.num_dims = std::max(batch.num_dims, 1);
   shape.batch = StridedIndex<2>(batch);
-  launch("copy (transposed)", copy_transposed<U>, {.grid = dim3(unsigned(tiles(0) * tiles(dim) * batch.numel())), .block = kTile * kTileRows}, device, shape,
-         to, from);
+  const dim3 grid(unsigned(tiles(0) * tiles(dim) * batch.numel()));
+  launch("copy (transposed)", copy_transposed<U>, {.grid = grid, .block = kTile * kTileRows}, device, shape, to, from);
 }
 
 void copy_run(const Cuda& device, std::int64_t numel, int size, std::byte* to, const std::byte* from) {
   if (to == from) return;
   const std::int64_t bytes = numel * size, distance = std::abs(to - from);
-  if (distance >= bytes)
-    return check_cuda(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(device.stream)), "copy");
-  dispatch_unit(size, [&](auto unit) {
+  const auto stream = static_cast<cudaStream_t>(device.stream);
+  if (distance >= bytes) return check_cuda(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, stream), "copy");
+  dispatch_size(size, [&](auto unit) {
     using U = decltype(unit);
-    launch("copy (overlapping)", move_run<U>, {.block = 1024}, device, reinterpret_cast<U*>(to), reinterpret_cast<const U*>(from), numel);
+    launch("copy (overlapping)", move_run<U>, {.block = 1024}, device, reinterpret_cast<U*>(to), reinterpret_cast<const U*>(from),
+           numel);
   });
 }
 
-template <class U>
-U repeated(std::uint64_t pattern, int size) {
+// The low `size` bytes, as often as they fit.
+std::uint64_t repeated(std::uint64_t pattern, int size) {
   for (int bits = 8 * size; bits < 64; bits *= 2) pattern = (pattern & ((std::uint64_t{1} << bits) - 1)) | (pattern << bits);
-  if constexpr (std::is_same_v<U, Unit16>) return {pattern, pattern};
-  else return U(pattern);
+  return pattern;
 }
 
 }  // namespace
@@ -189,33 +198,47 @@ void copy_strided(const Cuda& device, const Shape& shape, int size, std::byte* t
   if (view.numel() == 0) return;
   if (view.is_one_run()) return copy_run(device, view.numel(), size, to, from);
   const int unit_size = widen_units(view, size, to, from);
-  dispatch_unit(unit_size, [&](auto unit) {
+  const auto copy_in = [&](auto unit) {
     using U = decltype(unit);
     for_each_part(view, [&](const View& part, const std::array<std::int64_t, 2>& starts) {
-      copy_part(device, part, reinterpret_cast<U*>(to) + starts[0], reinterpret_cast<const U*>(from) + starts[1]);
+      U* target = reinterpret_cast<U*>(to) + starts[0];
+      const U* source = reinterpret_cast<const U*>(from) + starts[1];
+      if constexpr (sizeof(U) < sizeof(Unit16)) {
+        if (const int dim = transposed_dim(part)) return transpose_part(device, part, dim, target, source);
+      }
+      copy_part(device, part, target, source);
     });
-  });
+  };
+  if (unit_size == sizeof(Unit16)) copy_in(Unit16{});
+  else dispatch_size(unit_size, copy_in);
 }
 
 void fill_strided(const Cuda& device, const Shape& shape, int size, std::byte* to, const Strides& strides, std::uint64_t pattern) {
   const MergedView<1> view(shape, {strides});
   const std::int64_t numel = view.numel();
   if (numel == 0) return;
-  const Unit16 whole = repeated<Unit16>(pattern, size);
-  if (view.is_one_run() && whole.low == repeated<std::uint64_t>(pattern, 1))
-    return check_cuda(cudaMemsetAsync(to, int(pattern & 0xff), std::size_t(numel * size), static_cast<cudaStream_t>(device.stream)), "fill");
-  dispatch_unit(size, [&](auto unit) {
+  const Unit16 whole{repeated(pattern, size), repeated(pattern, size)};
+  if (view.is_one_run() && whole.low == repeated(pattern, 1)) {
+    const auto stream = static_cast<cudaStream_t>(device.stream);
+    return check_cuda(cudaMemsetAsync(to, int(pattern & 0xff), std::size_t(numel * size), stream), "fill");
+  }
+  dispatch_size(size, [&](auto unit) {
     using U = decltype(unit);
     U* first = reinterpret_cast<U*>(to);
-    const U value = repeated<U>(pattern, size);
-    if (view.is_one_run()) {
-      const std::int64_t head = std::min<std::int64_t>(numel, std::int64_t((16 - reinterpret_cast<std::uintptr_t>(to) % 16) % 16) / size);
-      launch("fill", fill_run<U>, {.grid = blocks_for(std::max<std::int64_t>(numel * size / 16, 16)), .block = kThreads}, device, first, numel, head, value, whole);
-    } else {
-      for_each_part(view, [&](const MergedView<1>& part, const std::array<std::int64_t, 1>& starts) {
-        launch("fill", fill_elements<U>, {.grid = blocks_for(part.numel()), .block = kThreads}, device, StridedIndex<1>(part), first + starts[0], value);
-      });
+    const U value = U(whole.low);
+    if constexpr (sizeof(U) > 1) {  // every pattern of one byte is uniform
+      if (view.is_one_run()) {
+        const std::int64_t ahead = std::int64_t((16 - reinterpret_cast<std::uintptr_t>(to) % 16) % 16);
+        const std::int64_t head = std::min(numel, ahead / size);
+        const std::int64_t threads = std::max<std::int64_t>(numel * size / 16, 16);
+        launch("fill", fill_run<U>, {.grid = blocks_for(threads), .block = kThreads}, device, first, numel, head, value, whole);
+        return;
+      }
     }
+    for_each_part(view, [&](const MergedView<1>& part, const std::array<std::int64_t, 1>& starts) {
+      launch("fill", fill_elements<U>, {.grid = blocks_for(part.numel()), .block = kThreads}, device, StridedIndex<1>(part),
+             first + starts[0], value);
+    });
   });
 }
 
