@@ -1,0 +1,39 @@
+// What of the CUDA backend others ask for, beside an address range. Needs no CUDA header; a build without CUDA has it too, and
+// whoever has a Device::cuda() may call it.
+#pragma once
+
+#include <refrain/core/device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace refrain {
+
+struct CudaMemory {
+  std::int64_t free = 0, total = 0;  // of the whole device, other processes included
+};
+CudaMemory cuda_memory(int index);
+std::string cuda_name(int index);  // such as "NVIDIA H100 80GB HBM3, compute capability 9.0"
+
+// Host memory that is pinned for copies: it is outside every arena.
+std::int64_t cuda_pinned_bytes();
+
+namespace detail {
+
+// Pinned host memory of a tensor's size, from which the tensor is filled while the device computes. The calls go round in the
+// order host(), start(), finish(), release(); the first two may come from another thread than the last two.
+class Upload {
+ public:
+  virtual ~Upload() = default;
+  virtual std::byte* host() = 0;  // to be written to; waits until the last copy has left it
+  // Copies its first bytes, once the device is through with what it was given before release().
+  virtual void start(std::byte* to, std::int64_t bytes) = 0;
+  virtual void finish() = 0;   // work given to the device from now on sees them
+  virtual void release() = 0;  // work given to the device from now on reads them no more
+};
+std::unique_ptr<Upload> new_upload(const Device& cuda, std::int64_t bytes);
+
+}  // namespace detail
+
+}  // namespace refrain
