@@ -28,9 +28,24 @@ Prepared prepared(const K& kernel, std::vector<Tensor> keep) {
   return {cost(kernel), [kernel, keep = std::move(keep)] { launch(kernel); }};
 }
 
-// Values in [-1, 1), the same on every run.
+// Where and in what dtype the cases' tensors are made; chosen once, before any is.
+struct Setting {
+  Device device = Device::cpu();
+  DType dtype = DType::f32;
+  // Sizes of the reference models at the batches a GPU trains them with, instead of those for a few cores.
+  bool is_large() const { return device.target() == DeviceKind::cuda; }
+};
+Setting& setting();
+
+// Values in [-1, 1), the same on every run, of the setting's dtype or another.
 Tensor uniform(const Shape& shape);
+Tensor uniform(const Shape& shape, DType dtype);
 Tensor indices(const Shape& shape, std::int64_t below);
+// Uninitialised.
+Tensor space(const Shape& shape);
+Tensor space(const Shape& shape, DType dtype);
+// For a kernel's scratch of so many elements: undefined where it needs none.
+Tensor scratch_space(std::int64_t numel, DType dtype);
 
 std::vector<Case> matmul_cases();
 std::vector<Case> convolution_cases();

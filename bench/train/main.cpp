@@ -20,12 +20,14 @@ using namespace refrain;
 using namespace refrain::bench;
 
 constexpr const char* kUsage =
-    "usage: bench_train [--model NAME] [--threads N] [--steps N] [--warmup N] [--batch N] [--precision MODE] [--json [FILE]] [--list]\n";
+    "usage: bench_train [--model NAME] [--threads N] [--steps N] [--warmup N] [--batch N] [--precision MODE]\n"
+    "                   [--device cpu|cuda] [--json [FILE]] [--list]\n";
 
 struct Options {
   std::string model = "vit-28", json_file;
   std::int64_t threads = 0, steps = 10, warmup = 2, batch = 0;
   Precision precision = Precision::f32_true;
+  Device device = Device::cpu();
   bool json = false, list = false, help = false;
 };
 
@@ -56,6 +58,11 @@ Options parse(const std::vector<std::string>& words) {
       o.batch = number(word, value());
     else if (word == "--precision")
       o.precision = parse_precision(value());
+    else if (word == "--device") {
+      const std::string& device = value();
+      check(device == "cpu" || device == "cuda", "--device: expected cpu or cuda, got '", device, "'");
+      if (device == "cuda") o.device = Device::cuda();
+    }
     else if (word == "--list")
       o.list = true;
     else if (word == "--help" || word == "-h")
@@ -74,7 +81,7 @@ Options parse(const std::vector<std::string>& words) {
 struct Measurement {
   std::vector<double> step_ms;
   double first_loss = 0, last_loss = 0, flops_per_step = 0, replayed_flops_share = 0;
-  std::int64_t num_parameters = 0, samples_per_step = 0, peak_bytes = 0, reserved_bytes = 0;
+  std::int64_t num_parameters = 0, samples_per_step = 0, peak_bytes = 0, reserved_bytes = 0, planned_peak_bytes = 0;
   BytesPerKind kinds_at_peak{};
   ProcessMemory before, after;
 
@@ -89,10 +96,19 @@ struct Measurement {
   double samples_per_second() const { return double(samples_per_step) / median() * 1e3; }
 };
 
+// The same program on tensors that have sizes only.
+std::int64_t planned_peak(const Options& o) {
+  const Device plan = Device::plan(o.device.target());
+  const Training training = make_training(o.model, {o.batch, o.precision, plan});
+  for (int i = 0; i < 2; ++i) training.step();
+  return plan.peak_bytes();
+}
+
 Measurement measure(const Options& o) {
   Measurement m;
+  m.planned_peak_bytes = planned_peak(o);
   m.before = process_memory();
-  const Training training = make_training(o.model, o.batch, o.precision);
+  const Training training = make_training(o.model, {o.batch, o.precision, o.device});
   m.num_parameters = training.num_parameters;
   m.samples_per_step = training.samples_per_step;
   for (std::int64_t i = 0; i < o.warmup + o.steps; ++i) {
@@ -106,21 +122,21 @@ Measurement measure(const Options& o) {
     m.replayed_flops_share = m.flops_per_step > 0 ? (cost_meter().replay.flops - replay.flops) / m.flops_per_step : 0;
     if (i >= o.warmup) m.step_ms.push_back(elapsed.count());
   }
-  const Ledger ledger = Device::cpu().ledger();
+  const Ledger ledger = o.device.ledger();
   m.peak_bytes = ledger.peak_bytes();
   m.kinds_at_peak = ledger.kinds_at_peak();
-  m.reserved_bytes = Device::cpu().reserved_bytes();
+  m.reserved_bytes = o.device.reserved_bytes();
   m.after = process_memory();
   return m;
 }
 
 void write_json(std::ostream& out, const Options& o, const Measurement& m) {
-  out << "{\"engine\": \"refrain\", \"model\": \"" << o.model << "\", \"precision\": \"" << name_of(o.precision) << "\", \"threads\": " << num_threads() << ", \"steps\": " << o.steps
+  out << "{\"engine\": \"refrain\", \"device\": \"" << o.device << "\", \"model\": \"" << o.model << "\", \"precision\": \"" << name_of(o.precision) << "\", \"threads\": " << num_threads() << ", \"steps\": " << o.steps
       << ", \"parameters\": " << m.num_parameters << ", \"samples_per_step\": " << m.samples_per_step << ",\n \"median_ms\": " << m.median()
       << ", \"min_ms\": " << m.quantile(0) << ", \"quartile_1_ms\": " << m.quantile(0.25) << ", \"quartile_3_ms\": " << m.quantile(0.75)
       << ", \"max_ms\": " << m.quantile(1) << ", \"samples_per_second\": " << m.samples_per_second()
       << ",\n \"first_loss\": " << m.first_loss << ", \"last_loss\": " << m.last_loss << ", \"flops_per_step\": " << m.flops_per_step
-      << ", \"replayed_flops_share\": " << m.replayed_flops_share << ",\n \"peak_bytes\": {\"total\": " << m.peak_bytes;
+      << ", \"replayed_flops_share\": " << m.replayed_flops_share << ", \"planned_peak_bytes\": " << m.planned_peak_bytes << ",\n \"peak_bytes\": {\"total\": " << m.peak_bytes;
   for (int kind = 0; kind < kNumMemoryKinds; ++kind) {
     out << ", \"" << name_of(MemoryKind(kind)) << "\": " << m.kinds_at_peak[std::size_t(kind)];
   }
@@ -130,7 +146,7 @@ void write_json(std::ostream& out, const Options& o, const Measurement& m) {
 
 void write_text(std::ostream& out, const Options& o, const Measurement& m) {
   const double mib = 1024 * 1024;
-  out << o.model << ", " << name_of(o.precision) << ": " << m.num_parameters << " parameters, " << m.samples_per_step << " samples a step, " << num_threads()
+  out << o.model << ", " << name_of(o.precision) << " on " << o.device << ": " << m.num_parameters << " parameters, " << m.samples_per_step << " samples a step, " << num_threads()
       << " threads\n"
       << "step      " << m.median() << " ms (quartiles " << m.quantile(0.25) << " … " << m.quantile(0.75) << ", range " << m.quantile(0)
       << " … " << m.quantile(1) << ", " << o.steps << " steps)\n"
@@ -141,7 +157,7 @@ void write_text(std::ostream& out, const Options& o, const Measurement& m) {
     const std::int64_t bytes = m.kinds_at_peak[std::size_t(kind)];
     if (bytes > 0) out << ", " << name_of(MemoryKind(kind)) << ' ' << double(bytes) / mib;
   }
-  out << "\nreserved  " << double(m.reserved_bytes) / mib << " MiB; process " << double(m.after.peak) / mib << " MiB, "
+  out << ", planned " << double(m.planned_peak_bytes) / mib << "\nreserved  " << double(m.reserved_bytes) / mib << " MiB; process " << double(m.after.peak) / mib << " MiB, "
       << double(m.after.peak - m.before.resident) / mib << " above its start\n"
       << "loss      " << m.first_loss << " → " << m.last_loss << '\n';
 }

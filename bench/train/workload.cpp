@@ -4,6 +4,7 @@
 #include <refrain/autograd/tape.h>
 #include <refrain/models/gpt2.h>
 #include <refrain/models/vit.h>
+#include <refrain/nn/creation.h>
 #include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/sgd.h>
 
@@ -36,20 +37,25 @@ Gpt2Config small_gpt2() {
   return config;
 }
 
-Tensor random_images(const Shape& shape) {
+VitConfig vit_l() {
+  VitConfig config = vit_config("vit_l_16");
+  config.num_classes = 10;
+  return config;
+}
+
+Tensor random_images(const Shape& shape, const Device& device) {
   const KindScope kind(MemoryKind::input);
-  const Tensor images = empty(shape, DType::f32);
+  const Tensor images = empty(shape, DType::f32, device);
   Init::normal(0, 1).fill(images, {.seed = 1, .purpose = RandomPurpose::data});
   return images;
 }
 
-Tensor random_integers(const Shape& shape, std::int64_t below, std::uint64_t seed) {
+Tensor random_integers(const Shape& shape, std::int64_t below, std::uint64_t seed, const Device& device) {
   const KindScope kind(MemoryKind::input);
   const RandomKey key{.seed = seed, .purpose = RandomPurpose::data};
-  const Tensor t = empty(shape, DType::i64);
-  std::int64_t* values = t.data<std::int64_t>();
-  for (std::int64_t i = 0; i < t.numel(); ++i) values[i] = std::int64_t(key.word(std::uint64_t(i))) % below;
-  return t;
+  std::vector<std::int64_t> values(std::size_t(numel_of(shape)));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::int64_t(key.word(i)) % below;
+  return from_values(values, shape, device);
 }
 
 // What a training takes besides its model.
@@ -57,6 +63,7 @@ struct Settings {
   std::int64_t batch;
   bool checkpoint;
   Precision precision;
+  Device device;
 };
 
 Training training(std::shared_ptr<const ChainModel> model, const Tensor& input, const Tensor& targets, const Settings& settings) {
@@ -73,24 +80,31 @@ Training training(std::shared_ptr<const ChainModel> model, const Tensor& input, 
               const PrecisionScope scope(precision);
               loss = cross_entropy((*model)(input, policy), targets);
             }
-            backward(loss, {.grad_out = full(loss.shape(), scaler->scale(), loss.dtype())});
+            backward(loss, {.grad_out = full(loss.shape(), scaler->scale(), loss.dtype(), loss.device())});
             const PhaseScope phase(Phase::update);
             GradScaler::Unscaled gradients;
             if (scaler->options().mode != ScalerMode::off) gradients = scaler->check(optimizer->parameters());
             if (scaler->update(gradients.is_finite)) optimizer->step(kLearningRate, gradients.grad_scale);
             optimizer->zero_grad();
-            return loss.item();
+            return loss.has_bytes() ? loss.item() : 0;
           }};
 }
 
 Training vit_training(const VitConfig& config, const Settings& settings) {
-  const Tensor images = random_images({settings.batch, config.channels, config.image_height, config.image_width});
-  return training(std::make_shared<Vit>(config), images, random_integers({settings.batch}, config.num_classes, 2), settings);
+  const Tensor images = random_images({settings.batch, config.channels, config.image_height, config.image_width}, settings.device);
+  return training(std::make_shared<Vit>(config), images, random_integers({settings.batch}, config.num_classes, 2, settings.device), settings);
 }
 
 Training gpt2_training(const Gpt2Config& config, const Settings& settings) {
-  const Tensor tokens = random_integers({settings.batch, config.context}, config.vocabulary, 1);
-  return training(std::make_shared<Gpt2>(config), tokens, random_integers({settings.batch, config.context}, config.vocabulary, 2), settings);
+  const Shape shape{settings.batch, config.context};
+  const Tensor tokens = random_integers(shape, config.vocabulary, 1, settings.device);
+  return training(std::make_shared<Gpt2>(config), tokens, random_integers(shape, config.vocabulary, 2, settings.device), settings);
+}
+
+Gpt2Config gpt2_124m() {
+  Gpt2Config config = gpt2_config("gpt2");
+  config.dropout = config.attention_dropout = 0;
+  return config;
 }
 
 }  // namespace
@@ -101,19 +115,25 @@ const std::vector<Workload>& workloads() {
       {"vit-s-16-checkpoint", "the same with a checkpoint per block", 8, true},
       {"vit-28", "ViT on 28 × 28 × 1: patch 4, width 64, depth 6, 4 heads, 10 classes", 128, false},
       {"gpt2-bytes", "GPT-2 style over bytes: 256 tokens, width 384, depth 6, 6 heads", 8, false},
+      {"vit-l-16", "ViT-L/16, 224 × 224 × 3, 10 classes", 64, false},
+      {"vit-l-16-checkpoint", "the same with a checkpoint per block", 64, true},
+      {"gpt2-124m", "GPT-2 small: 1024 tokens of 50257, width 768, depth 12, 12 heads", 32, false},
   };
   return all;
 }
 
-Training make_training(std::string_view name, std::int64_t batch, Precision precision) {
+Training make_training(std::string_view name, const TrainingOptions& options) {
   std::string known;
   for (const Workload& w : workloads()) {
     known += (known.empty() ? "" : ", ") + w.name;
     if (w.name != name) continue;
-    const PrecisionScope scope(precision);
-    const Settings settings{batch > 0 ? batch : w.batch, w.checkpoint, precision};
+    const PrecisionScope scope(options.precision);
+    const CreationScope creation({.device = options.device});
+    const Settings settings{options.batch > 0 ? options.batch : w.batch, w.checkpoint, options.precision, options.device};
     if (name == "vit-28") return vit_training(small_vit(), settings);
     if (name == "gpt2-bytes") return gpt2_training(small_gpt2(), settings);
+    if (name == "gpt2-124m") return gpt2_training(gpt2_124m(), settings);
+    if (name.starts_with("vit-l-16")) return vit_training(vit_l(), settings);
     return vit_training(vit_config("vit_s_16"), settings);
   }
   fail("--model: expected one of ", known, "; got '", name, "'");

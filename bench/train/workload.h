@@ -28,8 +28,13 @@ struct Training {
   std::function<double()> step;  // forward, loss, backward, update; returns the loss
 };
 
-// Builds on the process's CPU device. `batch` replaces the workload's when above 0.
+struct TrainingOptions {
+  std::int64_t batch = 0;  // above 0 it replaces the workload's
+  Precision precision = Precision::f32_true;
+  Device device = Device::cpu();
+};
+
 // Throws InvalidArgument for an unknown name, listing the known ones.
-Training make_training(std::string_view name, std::int64_t batch, Precision precision = Precision::f32_true);
+Training make_training(std::string_view name, const TrainingOptions& options);
 
 }  // namespace refrain::bench
