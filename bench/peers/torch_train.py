@@ -81,6 +81,9 @@ class DecoderBlock(nn.Module):
     def attend(self, x):
         b, t, c = x.shape
         q, k, v = (y.view(b, t, self.heads, c // self.heads).transpose(1, 2) for y in self.qkv(x).split(c, dim=2))
+        if hasattr(F, "scaled_dot_product_attention"):  # PyTorch 2: its fused kernels
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.proj(y.transpose(1, 2).reshape(b, t, c))
         scores = (q @ k.transpose(-2, -1)) * (1 / math.sqrt(c // self.heads))
         weights = F.softmax(scores.masked_fill(self.hidden[:t, :t], float("-inf")), dim=-1)
         return self.proj((weights @ v).transpose(1, 2).reshape(b, t, c))
@@ -120,6 +123,13 @@ def make(name, batch):
     if name == "gpt2-bytes":
         batch = batch or 8
         return Decoder(256, 256, 384, 6, 6), torch.randint(256, (batch, 256)), torch.randint(256, (batch, 256))
+    if name in ("vit-l-16", "vit-l-16-checkpoint"):
+        batch = batch or 64
+        model = Vit(224, 3, 16, 1024, 24, 16, 10, name.endswith("checkpoint"))
+        return model, torch.randn(batch, 3, 224, 224), torch.randint(10, (batch,))
+    if name == "gpt2-124m":
+        batch = batch or 32
+        return Decoder(50257, 1024, 768, 12, 12), torch.randint(50257, (batch, 1024)), torch.randint(50257, (batch, 1024))
     sys.exit(f"torch_train.py: unknown model '{name}'")
 
 
@@ -130,19 +140,31 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed", "bf16-true"])
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     start_bytes, _ = process_memory()  # Python and PyTorch are loaded
     model, inputs, targets = make(options.model, options.batch)
+    is_cuda = options.device.startswith("cuda")
+    model, inputs, targets = model.to(options.device), inputs.to(options.device), targets.to(options.device)
+    if options.precision == "bf16-true":
+        model = model.to(torch.bfloat16)
+        inputs = inputs.to(torch.bfloat16) if inputs.is_floating_point() else inputs
+    if options.compile:
+        model = torch.compile(model)
+    autocast = torch.autocast(options.device.split(":")[0], torch.bfloat16, enabled=options.precision == "bf16-mixed")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     losses, step_ms = [], []
     for step in range(options.warmup + options.steps):
         begin = time.perf_counter()
-        logits = model(inputs)
-        loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+        with autocast:
+            logits = model(inputs)
+            loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -157,7 +179,9 @@ def main():
     median = step_ms[middle] if len(step_ms) % 2 else (step_ms[middle - 1] + step_ms[middle]) / 2
     json.dump(
         {
-            "engine": "pytorch",
+            "engine": "pytorch compiled" if options.compile else "pytorch",
+            "device": options.device,
+            "precision": options.precision,
             "version": torch.__version__,
             "model": options.model,
             "threads": torch.get_num_threads(),
@@ -172,6 +196,8 @@ def main():
             "last_loss": losses[-1],
             "process_start_bytes": start_bytes,
             "process_peak_bytes": peak_bytes,
+            "device_allocated_peak_bytes": torch.cuda.max_memory_allocated() if is_cuda else 0,
+            "device_reserved_peak_bytes": torch.cuda.max_memory_reserved() if is_cuda else 0,
         },
         sys.stdout,
     )
