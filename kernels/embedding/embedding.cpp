@@ -2,6 +2,7 @@
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/common/simd.h>
 #include <refrain/kernels/embedding/embedding.h>
+#include <refrain/kernels/embedding/order.h>
 
 #include <algorithm>
 #include <cstring>
@@ -114,8 +115,9 @@ void run(Cpu, const EmbeddingForward& k) {
   k.indices.dtype() == DType::i64 ? forward<std::int64_t>(k) : forward<std::int32_t>(k);
 }
 
-std::int64_t EmbeddingBackward::num_order(DeviceKind target, std::int64_t num_indices, std::int64_t, DType table) {
-  return target == DeviceKind::cuda || is_16_bit(table) ? num_indices : 0;
+std::int64_t EmbeddingBackward::num_order(DeviceKind target, std::int64_t num_indices, std::int64_t num_rows, DType table) {
+  if (target != DeviceKind::cuda) return is_16_bit(table) ? num_indices : 0;
+  return num_indices == 0 ? 0 : (embedding_kernels::OrderParts(num_indices, num_rows).end + 1) / 2;  // of 32-bit words
 }
 
 void validate(const EmbeddingBackward& k) {
