@@ -1,8 +1,7 @@
 // Convolution through columns: row (c, p, q) of a chunk's columns holds, for each of its output positions, the pixel
-// that weight (c, p, q) meets there. Chunks are whole images, or rows of one image when that is large already; their
-// size depends on the shapes alone, and chunks follow each other in order.
+// that weight (c, p, q) meets there.
 #include <refrain/core/parallel.h>
-#include <refrain/kernels/convolution/convolution.h>
+#include <refrain/kernels/convolution/chunks.h>
 #include <refrain/kernels/convolution/rounded.h>
 #include <refrain/kernels/matmul/product_dtypes.h>
 
@@ -12,36 +11,9 @@ namespace refrain {
 
 namespace {
 
-constexpr std::int64_t kChunkElements = std::int64_t{1} << 20;
 constexpr std::int64_t kPieceElements = 16384;
 
-struct Chunk {
-  std::int64_t image, images, y, rows;  // rows y … of images image …; several images only with all their rows
-  std::int64_t positions_per_image, positions;
-};
-
-struct ChunkSize {
-  std::int64_t images, rows;
-};
-
-ChunkSize chunk_size(const ConvolutionGeometry& g) {
-  const std::int64_t row = std::max<std::int64_t>(1, g.window() * g.X()), image = row * g.Y();
-  if (image <= kChunkElements) return {std::min(g.B, kChunkElements / image), g.Y()};
-  return {1, std::max<std::int64_t>(1, kChunkElements / row)};
-}
-
-template <class F>
-void for_chunks(const ConvolutionGeometry& g, F&& f) {
-  const ChunkSize size = chunk_size(g);
-  for (std::int64_t image = 0; image < g.B; image += size.images) {
-    for (std::int64_t y = 0; y < g.Y(); y += size.rows) {
-      Chunk chunk{.image = image, .images = std::min(size.images, g.B - image), .y = y, .rows = std::min(size.rows, g.Y() - y), .positions_per_image = 0, .positions = 0};
-      chunk.positions_per_image = chunk.rows * g.X();
-      chunk.positions = chunk.positions_per_image * chunk.images;
-      f(chunk);
-    }
-  }
-}
+using Chunk = ConvolutionChunk;
 
 struct Range {
   std::int64_t begin, end;
@@ -108,10 +80,7 @@ void add_columns(const ConvolutionGeometry& g, const Chunk& chunk, const T* colu
   });
 }
 
-std::int64_t max_positions(const ConvolutionGeometry& g) {
-  const ChunkSize size = chunk_size(g);
-  return size.images * size.rows * g.X();
-}
+std::int64_t max_positions(const ConvolutionGeometry& g) { return ConvolutionChunkSize::of(g).positions(g); }
 
 template <class T>
 void forward(const Conv2dForward& k) {
@@ -220,7 +189,7 @@ std::int64_t ConvolutionGeometry::weight_sums_size(DType out) const {
 }
 
 std::int64_t ConvolutionGeometry::input_scratch_size(DType out) const {
-  return scratch_size() + (is_16_bit(out) ? chunk_size(*this).images * C * H * W : 0);
+  return scratch_size() + (is_16_bit(out) ? ConvolutionChunkSize::of(*this).images * C * H * W : 0);
 }
 
 void run(Cpu, const Conv2dForward& k) {
