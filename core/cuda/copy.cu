@@ -38,7 +38,7 @@ struct Transposition {
 };
 
 template <class U>
-__global__ __launch_bounds__(kTile * kTileRows) void copy_transposed(Transposition shape, U* to, const U* from) {
+__global__ __launch_bounds__(kTile* kTileRows) void copy_transposed(Transposition shape, U* to, const U* from) {
   REFRAIN_SHARED(U, tile, [kTile][kTile + 1]);  // a column more: a column's elements are in different banks
   const std::uint32_t lines = shape.tiles_of_columns.quotient(blockIdx.x), batch = shape.tiles_of_rows.quotient(lines);
   const std::uint32_t column0 = (blockIdx.x - lines * shape.tiles_of_columns.value) * kTile;
@@ -155,9 +155,13 @@ void copy_part(const Cuda& device, const View& view, U* to, const U* from) {
 template <class U>
 void transpose_part(const Cuda& device, const View& view, int dim, U* to, const U* from) {
   const auto tiles = [&](int of) { return (view.extents[of] + kTile - 1) / kTile; };
-  Transposition shape{.columns = std::uint32_t(view.extents[0]), .rows = std::uint32_t(view.extents[dim]),
-                      .to_row = std::int32_t(view.strides[0][dim]), .from_column = std::int32_t(view.strides[1][0]),
-                      .tiles_of_columns = Divisor(tiles(0)), .tiles_of_rows = Divisor(tiles(dim)), .batch = {}};
+  Transposition shape{.columns = std::uint32_t(view.extents[0]),
+                      .rows = std::uint32_t(view.extents[dim]),
+                      .to_row = std::int32_t(view.strides[0][dim]),
+                      .from_column = std::int32_t(view.strides[1][0]),
+                      .tiles_of_columns = Divisor(tiles(0)),
+                      .tiles_of_rows = Divisor(tiles(dim)),
+                      .batch = {}};
   View batch;
   batch.num_dims = 0;
   for (int other = 1; other < view.num_dims; ++other) {
@@ -176,7 +180,8 @@ void copy_run(const Cuda& device, std::int64_t numel, int size, std::byte* to, c
   if (to == from) return;
   const std::int64_t bytes = numel * size, distance = std::abs(to - from);
   const auto stream = static_cast<cudaStream_t>(device.stream);
-  if (distance >= bytes) return check_cuda(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, stream), "copy");
+  if (distance >= bytes)
+    return check_cuda(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, stream), "copy");
   dispatch_size(size, [&](auto unit) {
     using U = decltype(unit);
     launch("copy (overlapping)", move_run<U>, {.block = 1024}, device, reinterpret_cast<U*>(to), reinterpret_cast<const U*>(from),
@@ -192,8 +197,8 @@ std::uint64_t repeated(std::uint64_t pattern, int size) {
 
 }  // namespace
 
-void copy_strided(const Cuda& device, const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
-                  const Strides& from_strides) {
+void copy_strided(const Cuda& device, const Shape& shape, int size, std::byte* to, const Strides& to_strides,
+                  const std::byte* from, const Strides& from_strides) {
   View view(shape, {to_strides, from_strides});
   if (view.numel() == 0) return;
   if (view.is_one_run()) return copy_run(device, view.numel(), size, to, from);
@@ -209,11 +214,14 @@ void copy_strided(const Cuda& device, const Shape& shape, int size, std::byte* t
       copy_part(device, part, target, source);
     });
   };
-  if (unit_size == sizeof(Unit16)) copy_in(Unit16{});
-  else dispatch_size(unit_size, copy_in);
+  if (unit_size == sizeof(Unit16))
+    copy_in(Unit16{});
+  else
+    dispatch_size(unit_size, copy_in);
 }
 
-void fill_strided(const Cuda& device, const Shape& shape, int size, std::byte* to, const Strides& strides, std::uint64_t pattern) {
+void fill_strided(const Cuda& device, const Shape& shape, int size, std::byte* to, const Strides& strides,
+                  std::uint64_t pattern) {
   const MergedView<1> view(shape, {strides});
   const std::int64_t numel = view.numel();
   if (numel == 0) return;

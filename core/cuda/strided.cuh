@@ -84,7 +84,7 @@ void for_each_part(const MergedView<N>& view, F&& f, std::array<std::int64_t, N>
   }
   MergedView<N> part = view;
   // A multiple of 16 keeps packs of neighbours whole.
-  const std::int64_t half = view.extents[cut] / 2, first = half >= 16 ? half / 16 * 16 : half;
+  const std::int64_t middle = view.extents[cut] / 2, first = middle >= 16 ? middle / 16 * 16 : middle;
   part.extents[cut] = first;
   for_each_part<N>(part, f, starts, limit);
   part.extents[cut] = view.extents[cut] - first;
