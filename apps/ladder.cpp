@@ -19,6 +19,7 @@ constexpr std::string_view kHelp =
     "\n"
     "  --json               one JSON object instead of text\n"
     "  --html FILE          a page for a browser as well\n"
+    "  --device WORD        whose kernels are planned, and where --run trains: cpu, cuda, cuda:1 and so on, or auto [cpu]\n"
     "  --run                trains the rung RUNG here, on made-up images, and prints its peak beside the plan's\n"
     "  --column NAME        of --run: plain, A, layerwise, B, C or budget [B]\n"
     "  --steps N            of --run: optimizer steps [1]\n"
@@ -42,7 +43,7 @@ void print_run(const std::string& rung, const LadderEntry& entry, std::int64_t s
 
 int ladder_command(const std::vector<std::string>& arguments) {
   bool is_json = false, is_run = false;
-  std::string rung, html, column = "B", of_run;  // of_run: a flag that only a run reads
+  std::string rung, html, device = "cpu", column = "B", of_run;  // of_run: a flag that only a run reads
   std::int64_t steps = 1;
   for (FlagReader reader(arguments); reader.next();) {
     const std::string &argument = reader.argument(), &flag = reader.flag();
@@ -56,6 +57,8 @@ int ladder_command(const std::vector<std::string>& arguments) {
       is_run = true;
     else if (flag == "--html")
       html = reader.value();
+    else if (flag == "--device")
+      device = reader.value();
     else if (flag == "--column")
       of_run = flag, column = reader.value();
     else if (flag == "--steps")
@@ -73,7 +76,7 @@ int ladder_command(const std::vector<std::string>& arguments) {
   const std::vector<LadderColumn>& columns = ladder_columns();
   check(std::any_of(columns.begin(), columns.end(), [&](const LadderColumn& each) { return each.name == column; }),
         "--column: expected plain, A, layerwise, B, C or budget, got '", column, "'");
-  const std::vector<LadderRung> ladder = plan_ladder(rung);
+  const std::vector<LadderRung> ladder = plan_ladder(rung, device);
   if (!html.empty()) write_file_atomically(html, ladder_html(ladder));
   if (is_run) {
     const LadderEntry* entry = ladder[0].find(column);

@@ -87,6 +87,10 @@ int run_and_report(const std::vector<std::string>& arguments) {
     return run(arguments);
   } catch (const InvalidArgument& error) {
     return report(error, usage_hint(arguments), kUsage);
+  } catch (const DeviceUnavailable& error) {
+    // One line: scripts that try a GPU first show it.
+    std::cerr << "refrain: " << error.what() << "; --device cpu runs on the CPU\n";
+    return kUsage;
   } catch (const DataError& error) {
     return report(error, "check data_path and the file named above; nothing was changed", kBadData);
   } catch (const OutOfMemory& error) {

@@ -29,7 +29,8 @@ constexpr std::string_view kHelp =
     "\n"
     "The training is run on tensors that have sizes and no bytes, through the same arena: peak and reserved bytes are the\n"
     "run's to the byte. Neither weights nor data are needed; headers of the data are read where they are. The time is an\n"
-    "estimate from a short measurement of this CPU. Keys are those of refrain train; presets need an --image-size.\n";
+    "estimate from a short measurement of this CPU, or of its GPU with --device cuda, which is planned without a GPU all the\n"
+    "same. Keys are those of refrain train; presets need an --image-size.\n";
 
 }  // namespace
 
@@ -74,6 +75,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   options.timeline = explains;
   Plan plan = plan_training(config, options);
   plan.rates = gpu.empty() ? measure_rates(plan.config) : published_rates(gpu, plan.config.precision);
+  if (!plan.rates) plan.notes.push_back("no time: there is no CUDA device to measure; --rates estimates it for a GPU by name");
   Receipt receipt;
   Remedies remedies;
   if (explains) {

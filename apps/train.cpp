@@ -4,7 +4,9 @@
 #include "interrupt.h"
 
 #include <refrain/core/check.h>
+#include <refrain/train/device_choice.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -37,6 +39,10 @@ std::string default_run_dir(const fs::path& config_path, bool resume) {
   }
 }
 
+bool is_asked_for_device(const std::vector<std::string>& flags) {
+  return std::any_of(flags.begin(), flags.end(), [](const std::string& flag) { return flag == "--device" || flag.starts_with("--device="); });
+}
+
 }  // namespace
 
 int train_command(const std::vector<std::string>& arguments) {
@@ -67,6 +73,8 @@ int train_command(const std::vector<std::string>& arguments) {
   if (config.run_dir.empty()) config.run_dir = default_run_dir(path, resume);
 
   Display display;
+  if (config.device == "auto" && is_asked_for_device(split.flags) && device_kind(config) == DeviceKind::cpu)
+    display.line("no CUDA device: running on CPU");
   catch_interrupts();
   const RunHooks hooks{.on_start = [&](const Config& resolved, std::int64_t num_parameters) { display.start(resolved, num_parameters); },
                        .on_step = [&](const Progress& progress) { display.step(progress); },

@@ -208,7 +208,8 @@ std::uint64_t hash_values(const Tensor& t) {
   const Tensor values = contiguous_values(t.without_autograd());
   constexpr std::uint64_t kPrime = 0x9E3779B97F4A7C15u;
   std::uint64_t lanes[4] = {1, 2, 3, 4};
-  const std::byte* bytes = values.address();
+  std::vector<std::byte> buffer;
+  const std::byte* bytes = host_bytes(values, buffer).data();
   const std::size_t size = std::size_t(values.bytes());
   std::size_t at = 0;
   for (; at + 32 <= size; at += 32) {

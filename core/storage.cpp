@@ -5,34 +5,26 @@
 
 #include <atomic>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define REFRAIN_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define REFRAIN_ASAN 1
-#endif
-#endif
-#ifdef REFRAIN_ASAN
-#include <sanitizer/asan_interface.h>
-#endif
+// There in every program that AddressSanitizer is linked into, such as one whose emulated CUDA kernels alone are built with it.
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void*, std::size_t);
+__attribute__((weak)) void __asan_unpoison_memory_region(const volatile void*, std::size_t);
+}
 
 namespace refrain {
 
 namespace {
 
 // Under AddressSanitizer bytes that no tensor owns must not be touched, rounding included.
-void mark_owned([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t bytes) {
-#ifdef REFRAIN_ASAN
-  if (data == nullptr || bytes == 0) return;
-  ASAN_POISON_MEMORY_REGION(data, std::size_t(Arena::rounded(bytes)));
-  ASAN_UNPOISON_MEMORY_REGION(data, std::size_t(bytes));
-#endif
+void mark_owned(std::byte* data, std::int64_t bytes) {
+  if (__asan_poison_memory_region == nullptr || data == nullptr || bytes == 0) return;
+  __asan_poison_memory_region(data, std::size_t(Arena::rounded(bytes)));
+  __asan_unpoison_memory_region(data, std::size_t(bytes));
 }
 
-void mark_free([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t bytes) {
-#ifdef REFRAIN_ASAN
-  if (data != nullptr && bytes != 0) ASAN_POISON_MEMORY_REGION(data, std::size_t(Arena::rounded(bytes)));
-#endif
+void mark_free(std::byte* data, std::int64_t bytes) {
+  if (__asan_poison_memory_region == nullptr || data == nullptr || bytes == 0) return;
+  __asan_poison_memory_region(data, std::size_t(Arena::rounded(bytes)));
 }
 
 std::atomic<std::uint64_t> birth_counter{0};
@@ -101,12 +93,12 @@ Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), by
   if (older_ != nullptr) older_->younger_ = this;
   state.newest = this;
   if (std::byte* base = state.range->base()) data_ = base + offset_;
-  if (state.kind == DeviceKind::cpu) mark_owned(data_, bytes_);
+  mark_owned(data_, bytes_);
 }
 
 Storage::~Storage() {
   detail::DeviceState& state = device_.state();
-  if (state.kind == DeviceKind::cpu) mark_free(data_, bytes_);
+  mark_free(data_, bytes_);
   std::lock_guard lock(state.mutex);
   if (state.timeline) state.timeline->remove(birth_);
   (younger_ != nullptr ? younger_->older_ : state.newest) = older_;

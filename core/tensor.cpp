@@ -146,7 +146,11 @@ void copy_values(const Tensor& dst, const Tensor& src) {
   if (dst.device().kind() == src.device().kind() && dst.device().index() == src.device().index()) {
     if (src.autograd_slot()) src.autograd_slot()->on_read();
     if (!src.has_bytes()) fail(no_bytes(src));
+    // Two devices on one GPU have a stream each, which nothing else orders.
+    const bool has_other_stream = !dst.is_on_host() && !(dst.device() == src.device());
+    if (has_other_stream) src.device().synchronize();
     to.copy(dst.shape(), size, dst.address(), dst.strides(), src.address(), src.strides());
+    if (has_other_stream) dst.device().synchronize();
     return;
   }
   if (!src.has_bytes()) fail(no_bytes(src));

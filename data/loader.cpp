@@ -1,6 +1,7 @@
 #include <refrain/data/loader.h>
 
 #include <refrain/core/context.h>
+#include <refrain/core/cuda/backend.h>
 #include <refrain/core/random.h>
 #include <refrain/core/view.h>
 
@@ -22,6 +23,7 @@ constexpr std::uint32_t kShuffleStage = 1;  // stage 0 of purpose data belongs t
 
 struct Slot {
   Tensor input, target;
+  std::unique_ptr<detail::Upload> input_upload, target_upload;  // of a CUDA device only
   LoaderState at;
   std::int64_t size = 0;
 };
@@ -93,16 +95,21 @@ struct Loader::Impl {
   void fill(Slot& slot, const std::vector<std::int64_t>& indices) const {
     if (!slot.input.has_bytes()) return;  // a plan: sizes are enough
     const std::int64_t input_bytes = slot.input.bytes() / options.batch, target_numel = slot.target.numel() / options.batch;
-    auto* target = reinterpret_cast<std::int64_t*>(slot.target.address());
+    // Samples are written where the device reads them, or where it copies them from while it computes.
+    std::byte* input = slot.input_upload ? slot.input_upload->host() : slot.input.address();
+    auto* target = reinterpret_cast<std::int64_t*>(slot.target_upload ? slot.target_upload->host() : slot.target.address());
     for (std::int64_t i = 0; i < slot.size; ++i)
-      samples->write(indices[std::size_t(slot.at.position + i)], std::uint32_t(slot.at.epoch), slot.input.address() + i * input_bytes,
-                     target + i * target_numel);
+      samples->write(indices[std::size_t(slot.at.position + i)], std::uint32_t(slot.at.epoch), input + i * input_bytes, target + i * target_numel);
+    if (!slot.input_upload) return;
+    slot.input_upload->start(slot.input.address(), slot.size * input_bytes);
+    slot.target_upload->start(slot.target.address(), slot.size * target_numel * std::int64_t(sizeof(std::int64_t)));
   }
 
   void start() {
     free_slots.clear();
     full_slots.clear();
     for (int i = 0; i < options.num_slots; ++i) free_slots.push_back(i);
+    for (Slot& slot : slots) release(slot);
     held_slots.clear();
     is_stopping = false;
     error = nullptr;
@@ -123,14 +130,23 @@ struct Loader::Impl {
     if (thread.joinable()) thread.join();
   }
 
+  // Work that the device has been given until now may read the slot; an upload into it has to wait for that.
+  static void release(Slot& slot) {
+    if (!slot.input_upload) return;
+    slot.input_upload->release();
+    slot.target_upload->release();
+  }
+
   // Leaves at most `most` batches with the caller.
   void give_back_held_slots(int most) {
     while (int(held_slots.size()) > most) {
       const int index = held_slots.front();
       held_slots.pop_front();
       // What still reads the old batch must notice that it is gone.
-      slots[std::size_t(index)].input.storage()->bump_version();
-      slots[std::size_t(index)].target.storage()->bump_version();
+      Slot& slot = slots[std::size_t(index)];
+      slot.input.storage()->bump_version();
+      slot.target.storage()->bump_version();
+      release(slot);
       std::lock_guard lock(mutex);
       free_slots.push_back(index);
       slot_freed.notify_one();
@@ -166,9 +182,13 @@ Loader::Loader(std::shared_ptr<const Samples> samples, const LoaderOptions& opti
   input.insert(0, options.batch);
   target.insert(0, options.batch);
   for (int i = 0; i < options.num_slots; ++i) {
-    impl_->slots.emplace_back();
-    impl_->slots.back().input = empty(input, impl_->samples->input_dtype(), options.device);
-    impl_->slots.back().target = empty(target, DType::i64, options.device);
+    Slot& slot = impl_->slots.emplace_back();
+    slot.input = empty(input, impl_->samples->input_dtype(), options.device);
+    slot.target = empty(target, DType::i64, options.device);
+    if (options.device.kind() == DeviceKind::cuda) {
+      slot.input_upload = detail::new_upload(options.device, slot.input.bytes());
+      slot.target_upload = detail::new_upload(options.device, slot.target.bytes());
+    }
   }
   impl_->start();
 }
@@ -186,6 +206,10 @@ std::optional<Batch> Loader::next() {
   self.held_slots.push_back(self.wait_for_slot());
   const Slot& slot = self.slots[std::size_t(self.held_slots.back())];
   invariant(slot.at == self.state, "the loader's thread is at another position");
+  if (slot.input_upload) {
+    slot.input_upload->finish();
+    slot.target_upload->finish();
+  }
   self.state.position += slot.size;
   return Batch{view::slice(slot.input, 0, 0, slot.size), view::slice(slot.target, 0, 0, slot.size), slot.size, slot.at.position, slot.at.epoch};
 }

@@ -1,5 +1,6 @@
-// Batches in a reproducible order, prepared by a background thread in slots reserved before the first step. The order of
-// an epoch is a pure function of seed and epoch, so a position of two numbers is all a resumed run needs.
+// Batches in a reproducible order, prepared by a background thread in slots reserved before the first step; on a CUDA device
+// it writes them into pinned memory, one area a slot, and they are copied over while the device computes. The order of an epoch
+// is a pure function of seed and epoch, so a position of two numbers is all a resumed run needs.
 #pragma once
 
 #include <refrain/core/tensor.h>

@@ -1,8 +1,11 @@
 #include <refrain/nn/init.h>
 
 #include <refrain/core/parallel.h>
+#include <refrain/core/view.h>
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace refrain {
 
@@ -19,24 +22,36 @@ double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 // Strictly inside (0, 1).
 double open_uniform(std::uint32_t word) { return (double(word) + 0.5) * 0x1p-32; }
 
-// Sets element i to f(word i of the stream).
+// Sets element `first` + i of a tensor to f(its word of the stream), for the `count` of them at `data`.
+template <class T, class F>
+void fill_part(T* data, std::int64_t first, std::int64_t count, const RandomKey& key, const F& f) {
+  parallel_for((count + 3) / 4, 4096, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const auto words = key.block(std::uint64_t(first / 4 + block));
+      for (std::int64_t i = 0; i < 4 && 4 * block + i < count; ++i) {
+        const double value = f(words[std::size_t(i)]);
+        if constexpr (sizeof(T) == 2) data[4 * block + i] = T(float(value));
+        else data[4 * block + i] = T(value);
+      }
+    }
+  });
+}
+
+// The numbers are the host's for every device: made there part by part where the tensor is elsewhere.
 template <class F>
 void fill_elements(const Tensor& t, const RandomKey& key, F&& f) {
+  constexpr std::int64_t kPart = std::int64_t{1} << 20;  // a multiple of a block of words
   dispatch_all(t.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_floating_point_v<T> || sizeof(T) == 2) {
-      T* data = reinterpret_cast<T*>(t.address());
-      const std::int64_t numel = t.numel();
-      parallel_for((numel + 3) / 4, 4096, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t block = begin; block < end; ++block) {
-          const auto words = key.block(std::uint64_t(block));
-          for (std::int64_t i = 0; i < 4 && 4 * block + i < numel; ++i) {
-            const double value = f(words[std::size_t(i)]);
-            if constexpr (sizeof(T) == 2) data[4 * block + i] = T(float(value));
-            else data[4 * block + i] = T(value);
-          }
-        }
-      });
+      if (t.is_on_host()) return fill_part(reinterpret_cast<T*>(t.address()), 0, t.numel(), key, f);
+      const Tensor flat = view::reshape(t, {t.numel()});
+      std::vector<T> part(std::size_t(std::min(kPart, t.numel())));
+      for (std::int64_t at = 0; at < t.numel(); at += kPart) {
+        const std::int64_t count = std::min(kPart, t.numel() - at);
+        fill_part(part.data(), at, count, key, f);
+        set_bytes(view::slice(flat, 0, at, at + count), std::as_bytes(std::span(part.data(), std::size_t(count))));
+      }
     }
   });
 }

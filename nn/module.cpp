@@ -18,8 +18,9 @@ bool share_bytes(const Tensor& a, const Tensor& b) {
 
 bool same_values(const Tensor& a, const Tensor& b) {
   if (!a.has_bytes() || !b.has_bytes()) return true;
-  const Tensor x = contiguous_values(a), y = contiguous_values(b);
-  return std::memcmp(x.raw_data(), y.raw_data(), std::size_t(x.bytes())) == 0;
+  std::vector<std::byte> a_buffer, b_buffer;
+  const std::span<const std::byte> x = host_bytes(contiguous_values(a), a_buffer), y = host_bytes(contiguous_values(b), b_buffer);
+  return std::memcmp(x.data(), y.data(), x.size()) == 0;
 }
 
 std::string joined(const std::vector<std::string>& names) {

@@ -7,6 +7,7 @@
 #include <refrain/models/block.h>
 #include <refrain/nn/creation.h>
 #include <refrain/train/clock.h>
+#include <refrain/train/device_choice.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,9 +34,13 @@ double least_seconds(double budget, F&& f) {
 }
 
 double copy_rate(const Device& device) {
-  const std::int64_t bytes = std::int64_t{1} << 25;
+  const std::int64_t bytes = std::int64_t{1} << (device.kind() == DeviceKind::cuda ? 28 : 25);  // beyond the caches
   const Tensor from = full({bytes}, 1, DType::u8, device), to = full({bytes}, 0, DType::u8, device);
   const double seconds = least_seconds(0.1, [&] {
+    if (!to.is_on_host()) {
+      copy_values(to, from);
+      return device.synchronize();
+    }
     parallel_for(bytes, std::int64_t{1} << 20, [&](std::int64_t begin, std::int64_t end) {
       std::memcpy(to.address() + begin, from.address() + begin, std::size_t(end - begin));
     });
@@ -69,6 +74,7 @@ double block_rate(const Config& config, const Device& device, double bytes_per_s
     const Cost before = cost_meter().total;
     backward(block.forward(x, {}), {.grad_out = grad_out});
     for (const NamedTensor& parameter : block.named_parameters()) clear_grad(parameter.tensor);
+    device.synchronize();
     cost = {cost_meter().total.flops - before.flops, cost_meter().total.bytes - before.bytes};
   });
   // A block in the cache may beat the large copy: some of the time is the arithmetic's all the same.
@@ -77,9 +83,10 @@ double block_rate(const Config& config, const Device& device, double bytes_per_s
 
 }  // namespace
 
-MachineRates measure_rates(const Config& config) {
+std::optional<MachineRates> measure_rates(const Config& config) {
+  if (device_kind(config) == DeviceKind::cuda && !Device::cuda_problem().empty()) return {};
   return std::async(std::launch::async, [&] {
-           const Device device = Device::new_cpu();
+           const Device device = new_device(config);
            MachineRates rates;
            rates.bytes_per_second = copy_rate(device);
            rates.flops_per_second = block_rate(config, device, rates.bytes_per_second);

@@ -3,6 +3,7 @@
 
 #include <refrain/train/config.h>
 
+#include <optional>
 #include <string>
 
 namespace refrain {
@@ -13,9 +14,11 @@ struct MachineRates {
   std::string source = {};      // where they are from, in words
 };
 
-// Measures for about half a second on the machine's pool, in memory of its own: a copy, and one block as the configuration
+// Measures for about half a second on the machine's pool or its GPU, in memory of its own: a copy, and one block as the configuration
 // (resolved: image_size is set) has them, in its precision, with at most 512 channels and few samples. On a thread of its own,
 // so that nothing of the caller's changes.
-MachineRates measure_rates(const Config& config);
+//
+// On the device that the configuration names; nothing where that cannot be had.
+std::optional<MachineRates> measure_rates(const Config& config);
 
 }  // namespace refrain

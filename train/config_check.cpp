@@ -3,6 +3,7 @@
 #include <refrain/core/check.h>
 #include <refrain/train/budget/block_parts.h>
 #include <refrain/train/config.h>
+#include <refrain/train/device_choice.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +24,7 @@ void check_keep(std::string_view key, const std::string& op) {
 }  // namespace
 
 void check_config(const Config& config) {
+  check_device_word(config.device);
   check(config.epochs > 0 || config.max_steps > 0, "epochs and max_steps are both 0: there is nothing to do");
   check(config.betas.size() == 2, "betas: expected two numbers, got ", config.betas.size());
   check(!config.nesterov || config.momentum > 0, "nesterov: needs a momentum above 0");

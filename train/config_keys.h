@@ -128,7 +128,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
 
   section("run");
   f(Key{"seed", "of everything random", 0, 9e18}, c.seed);
-  f(Key{.name = "device", .meaning = "where to run", .choices = "auto|cpu|cuda"}, c.device);
+  f(Key{"device", "where to run: cpu, cuda, cuda:1 and so on, or auto, a CUDA device where there is one"}, c.device);
   f(Key{"threads", "threads of the kernels; 0: as the machine has", 0, 1024}, c.threads);
   f(Key{"run_dir", "directory of the run; empty: the first free one of runs/NAME, runs/NAME-2, …"}, c.run_dir);
   f(Key{"snapshot_every", "steps from snapshot to snapshot; 0: only at the end", 0, kMany}, c.snapshot_every);

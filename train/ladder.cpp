@@ -6,6 +6,7 @@
 #include <refrain/data/samples.h>
 #include <refrain/train/budget/budget.h>
 #include <refrain/train/clock.h>
+#include <refrain/train/device_choice.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
@@ -115,8 +116,9 @@ void plan_entry(LadderEntry& entry) {
 
 // The model's weights made where and in the dtype they are to be: no copy on the way.
 void plan_load(LadderEntry& entry) {
-  const Device device = Device::plan();
-  const std::shared_ptr<ChainModel> model = std::async(std::launch::async, [&] { return build_model(ladder_config(entry), device); }).get();
+  const Config config = ladder_config(entry);
+  const Device device = plan_device(config);
+  const std::shared_ptr<ChainModel> model = std::async(std::launch::async, [&] { return build_model(config, device); }).get();
   entry.peak_bytes = device.ledger().peak_bytes();
   entry.reserved_bytes = device.reserved_bytes();
 }
@@ -160,7 +162,8 @@ const std::vector<LadderColumn>& ladder_columns() {
 
 Config ladder_config(const LadderEntry& entry) { return load_config("", entry.flags); }
 
-std::vector<LadderRung> plan_ladder(const std::string& only) {
+std::vector<LadderRung> plan_ladder(const std::string& only, const std::string& device) {
+  check_device_word(device);
   std::vector<LadderRung> ladder;
   for (const Rung& rung : rungs()) {
     if (!only.empty() && only != rung.name) continue;
@@ -173,6 +176,7 @@ std::vector<LadderRung> plan_ladder(const std::string& only) {
       else if (rung.samples > 0)
         made.entries.push_back({column.name, words(flags_of(rung, column)), target});
     }
+    for (LadderEntry& entry : made.entries) entry.flags.insert(entry.flags.end(), {"--device", device});
     ladder.push_back(std::move(made));
   }
   if (ladder.empty()) {
@@ -224,7 +228,7 @@ LadderRun run_ladder_entry(const Config& given, std::int64_t steps) {
   const double begin = now();
   std::async(std::launch::async,
              [&] {  // on a thread with a context of its own, as the plan
-               const Device device = Device::new_cpu();
+               const Device device = new_device(config);
                if (plan.layout) device.set_placement(follow(plan.layout));
                Program program(config, std::make_shared<MadeUpImages>(config, num_train), std::make_shared<MadeUpImages>(config, num_test),
                                device);

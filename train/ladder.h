@@ -42,7 +42,8 @@ struct LadderColumn {
 const std::vector<LadderColumn>& ladder_columns();
 
 // Plans the whole ladder, or the rungs with this name, two plans at a time.
-std::vector<LadderRung> plan_ladder(const std::string& only = {});
+// `device` is a word as a configuration has it.
+std::vector<LadderRung> plan_ladder(const std::string& only = {}, const std::string& device = "cpu");
 
 // The configuration of an entry, for refrain train's library calls.
 Config ladder_config(const LadderEntry& entry);

@@ -15,7 +15,7 @@ namespace refrain {
 namespace {
 
 constexpr const char* kNotes[] = {
-    "Plans are of the CPU's kernels: their scratch and alignment stand in for CUDA's until there are CUDA kernels.",
+    "Plans are of the kernels of the device that --device names, the CPU's without it; their scratch is part of the figures.",
     "Figures leave out the input: the loader's batch slots come on top and are listed as 'input'.",
     "Published: the article's reserved peak on a GPU, its first figure before and its second after the change where there are two.",
     "Reserved: with packing = \"online\" to plan faster, of the budget with packing = \"plan\", which takes less.",
@@ -136,7 +136,7 @@ std::string ladder_html(const std::vector<LadderRung>& rungs) {
       "@media (max-width: 760px) { .ladder { grid-template-columns: 70px minmax(50px, 1fr) auto auto; } .ladder .optional { display: none; "
       "} }\n",
       "</style></head><body><main>\n<section style=\"margin-top:0\"><h1>The memory ladder of ViT-L/16</h1>\n",
-      "<p class=\"muted\">10 classes, 224 × 224 images. Planned for this CPU's kernels, nothing computed.</p></section>\n");
+      "<p class=\"muted\">10 classes, 224 × 224 images. Planned, nothing computed.</p></section>\n");
   for (const LadderRung& rung : rungs) {
     out += concat("<section><div class=\"head\"><h2>", escaped(rung.name), "</h2><span class=\"muted\">published: ", published(rung), " GB",
                   rung.missing.empty() ? "" : concat(" · ", escaped(rung.missing)), "</span></div>\n");

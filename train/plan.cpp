@@ -2,6 +2,7 @@
 
 #include <refrain/core/check.h>
 #include <refrain/train/budget/budget.h>
+#include <refrain/train/device_choice.h>
 #include <refrain/train/planned_data.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
@@ -27,8 +28,8 @@ std::int64_t most_micro_batches(const Config& config, const PlanOptions& options
 }
 
 // A device that follows the layout, if there is one, and keeps a timeline from the start, when one is wanted.
-Device plan_device(const PlanOptions& options, const std::shared_ptr<const Layout>& layout) {
-  const Device device = Device::plan();
+Device prepared_device(const Config& config, const PlanOptions& options, const std::shared_ptr<const Layout>& layout) {
+  const Device device = plan_device(config);
   if (layout) device.set_placement(follow(layout));
   if (options.timeline) device.start_timeline();
   device.mark("build");
@@ -198,14 +199,14 @@ class Rehearsal {
 Work middle_work(Config config, const PlannedData& data) {
   const auto window_work = [&](std::int64_t accumulate) {
     config.accumulate = accumulate;
-    return Rehearsal(config, data, Windows(accumulate * config.batch, config.batch, accumulate), Device::plan()).work(Part::window);
+    return Rehearsal(config, data, Windows(accumulate * config.batch, config.batch, accumulate), plan_device(config)).work(Part::window);
   };
   return plus(window_work(kMost), -1, window_work(kMost - 1));
 }
 
 std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedData& data, const Windows& windows,
                                             const PlanOptions& options, std::int64_t steps) {
-  const Device device = Device::plan();
+  const Device device = plan_device(config);
   const LayoutRecorder recorder(device);
   Rehearsal rehearsal(config, data, windows, device, options);
   rehearsal.run(steps);
@@ -224,7 +225,7 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.evaluations = 1 + (config.eval_every > 0 ? (plan.steps - 1) / windows.steps / config.eval_every : 0);
 
   if (config.packing == "plan" && options.is_packed) plan.layout = packed_layout(config, data, windows, options, plan.steps);
-  Rehearsal rehearsal(config, data, windows, plan_device(options, plan.layout), options);
+  Rehearsal rehearsal(config, data, windows, prepared_device(config, options, plan.layout), options);
   rehearsal.run(plan.steps);
   const Program& program = rehearsal.program();
   plan.ledger = program.device.ledger();
@@ -265,7 +266,6 @@ Plan plan_training(const Config& config, const PlanOptions& options) {
   // A new thread has a context, random numbers, a tape and a cost meter of its own.
   Plan plan = std::async(std::launch::async, [&] { return rehearse(budget.config, options); }).get();
   if (!budget.note.empty()) plan.notes.push_back(budget.note);
-  if (config.device == "cuda") plan.notes.push_back("device = \"cuda\": there are no CUDA kernels yet, this is planned with the CPU's");
   return plan;
 }
 

@@ -2,6 +2,7 @@
 
 #include <refrain/core/check.h>
 #include <refrain/core/cpu/process_memory.h>
+#include <refrain/train/device_choice.h>
 #include <refrain/train/peak_json.h>
 #include <refrain/train/remedies_json.h>
 #include <refrain/train/report.h>
@@ -52,9 +53,10 @@ double samples_a_second(const Plan& plan) {
 
 std::string plan_report(const Plan& plan) {
   const Config& config = plan.config;
-  std::string out = "Plan of a training on this CPU. Nothing was computed; of the data at most headers were read.\n\n";
+  std::string out = concat("Plan of a training on ", device_kind(config) == DeviceKind::cuda ? "CUDA" : "this CPU", ". Nothing was computed; of the data at most headers were read.\n\n");
   out += row("model", config.preset.empty() ? config.model : config.preset);
   out += row("parameters", std::to_string(plan.num_parameters));
+  out += row("device", std::string(name_of(device_kind(config))));
   out += row("precision", config.precision);
   out += row("optimizer", config.optimizer);
   out += row("update", config.update);
@@ -87,6 +89,7 @@ std::string plan_json(const Plan& plan, const Receipt* receipt, const Remedies& 
   json["model"] = config.model;
   json["preset"] = config.preset;
   json["num_parameters"] = plan.num_parameters;
+  json["device"] = name_of(device_kind(config));
   json["precision"] = config.precision;
   json["optimizer"] = config.optimizer;
   json["update"] = config.update;

@@ -55,4 +55,9 @@ std::string outside_arena_report(std::int64_t start_bytes, std::int64_t peak_byt
   return out;
 }
 
+std::string outside_arena_on_device_report(std::int64_t pinned_bytes, std::int64_t device_bytes) {
+  const std::int64_t most = std::max(pinned_bytes, device_bytes);
+  return row("of it pinned for copies to and from the device", pinned_bytes, most) + row("on the device", device_bytes, most);
+}
+
 }  // namespace refrain

@@ -14,6 +14,10 @@ std::string peak_report(const Ledger& ledger, std::int64_t reserved_bytes);
 // and at the process's peak minus what the arena has reserved by the end; the latter below 0, or `peak` missing, is left out.
 std::string outside_arena_report(std::int64_t start_bytes, std::int64_t peak_bytes = -1);
 
+// The same for a CUDA device: host memory that is pinned for copies, which is part of the above, and what is in use on the device
+// beside the arena, by other processes as well.
+std::string outside_arena_on_device_report(std::int64_t pinned_bytes, std::int64_t device_bytes);
+
 // 1234567 → "1.2 MiB".
 std::string bytes_text(std::int64_t bytes);
 

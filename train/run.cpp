@@ -2,14 +2,15 @@
 
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/finite_watch.h>
-#include <refrain/core/cpu/available_memory.h>
 #include <refrain/core/cpu/process_memory.h>
+#include <refrain/core/cuda/backend.h>
 #include <refrain/core/io/snapshot.h>
 #include <refrain/core/parallel.h>
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/budget/budget.h>
 #include <refrain/train/budget/fit.h>
 #include <refrain/train/clock.h>
+#include <refrain/train/device_choice.h>
 #include <refrain/train/layout_scope.h>
 #include <refrain/train/metrics.h>
 #include <refrain/train/peak_json.h>
@@ -50,7 +51,6 @@ class DecayingMean {
 };
 
 void apply_process_settings(const Config& config) {
-  check(config.device != "cuda", "device: no CUDA device");
   if (config.threads > 0) set_num_threads(int(config.threads));
 }
 
@@ -59,21 +59,29 @@ void apply_process_settings(const Config& config) {
 struct RunLimit {
   RunLimit(const Config& config, const Device& device) {
     const std::int64_t reserved = device.reserved_bytes();
-    const std::int64_t free = std::min(available_memory(), std::numeric_limits<std::int64_t>::max() - reserved);
+    const std::int64_t free = std::min(free_memory(device), std::numeric_limits<std::int64_t>::max() - reserved);
     const std::int64_t budget = config.memory_budget.value, limit = config.memory_limit.value;
     // A plan within the budget needs no limit; steps that are no part of it, such as windows that are run again, may not exceed it.
     if (budget > 0 && (limit == 0 || budget < limit)) scope.emplace(device, budget, "memory_budget");
     else if (limit > 0) scope.emplace(device, limit, "memory_limit");
     else if (reserved + free < device.memory_limit())
-      scope.emplace(device, std::max<std::int64_t>(reserved + free, 1), "what system and control group had free at the start");
+      scope.emplace(device, std::max<std::int64_t>(reserved + free, 1), concat("what ", who_gives(device), " had free at the start"));
+  }
+  static const char* who_gives(const Device& device) {
+    return device.kind() == DeviceKind::cuda ? "the device" : "system and control group";
   }
   std::optional<MemoryLimitScope> scope;
 };
 
+// Host memory beside a CPU device's arena; all of the process's where the arena is elsewhere.
+std::int64_t outside_arena(const Device& device, std::int64_t process_bytes) {
+  return process_bytes - (device.kind() == DeviceKind::cuda ? 0 : device.reserved_bytes());
+}
+
 // Everything of a run that lives from its first to its last step.
 struct Run : Program {
-  Run(const Config& given, const RunOptions& options, const RunHooks& run_hooks, const RunMemory& run_memory)
-      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), options.device},
+  Run(const Config& given, const Device& on_device, const RunHooks& run_hooks, const RunMemory& run_memory)
+      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), on_device},
         hooks(run_hooks),
         memory(run_memory),
         run_dir(given.run_dir) {
@@ -222,6 +230,7 @@ void write_summary(const Run& run, const RunResult& result) {
   json["test_accuracy"] = result.test.accuracy;
   json["test_loss"] = result.test.loss;
   json["steps"] = result.steps;
+  json["device"] = run.config.device;
   json["precision"] = run.config.precision;
   json["loss_scale"] = run.trainer->scaler().scale();
   json["skipped_steps"] = run.trainer->scaler().num_skipped();
@@ -229,9 +238,17 @@ void write_summary(const Run& run, const RunResult& result) {
   json["train_seconds"] = result.train_seconds;
   json["samples_per_second"] = result.samples_per_second;
   add_peak(json, ledger, run.device.reserved_bytes());
-  const std::int64_t outside_at_peak = process_memory().peak - run.device.reserved_bytes();
+  const std::int64_t outside_at_peak = outside_arena(run.device, process_memory().peak);
   json["outside_arena_bytes"] = {{"start", run.outside_at_start}};
   if (outside_at_peak >= 0) json["outside_arena_bytes"]["peak"] = outside_at_peak;
+  std::string on_device;
+  if (run.device.kind() == DeviceKind::cuda) {
+    const CudaMemory memory = cuda_memory(run.device.index());
+    const std::int64_t others = memory.total - memory.free - run.device.reserved_bytes();
+    json["outside_arena_bytes"]["pinned"] = cuda_pinned_bytes();
+    json["outside_arena_bytes"]["on_device"] = others;
+    on_device = outside_arena_on_device_report(cuda_pinned_bytes(), others);
+  }
   json["replayed_flops_share"] = run.replayed_share();
   json["flops"] = run.flops;
   json["num_parameters"] = run.model->num_parameters();
@@ -239,7 +256,7 @@ void write_summary(const Run& run, const RunResult& result) {
   json["seed"] = run.config.seed;
   json["version"] = version();
   write_file_atomically(run.run_dir / "report.txt",
-                        peak_report(ledger, run.device.reserved_bytes()) + outside_arena_report(run.outside_at_start, outside_at_peak));
+                        peak_report(ledger, run.device.reserved_bytes()) + outside_arena_report(run.outside_at_start, outside_at_peak) + on_device);
   write_file_atomically(run.run_dir / "summary.json", json.dump(2) + "\n");
 }
 
@@ -297,28 +314,34 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir,
         " holds a run already; resume it or choose another directory");
   apply_process_settings(config);
-  const RunLimit limit(config, options.device);
+  const Device device = options.device ? *options.device : choose_device(config);
+  // What is planned on the way is planned for this device. The run's config.toml keeps the word, so that a resume may run elsewhere.
+  const std::string asked_device = std::exchange(config.device, device_word(device));
+  if (device.kind() == DeviceKind::cuda) note(hooks, concat(config.device, ": ", cuda_name(device.index())));
+  const RunLimit limit(config, device);
   const BudgetChoice budget = choose_budget(config);
   if (!budget.note.empty()) note(hooks, budget.note);
   const Config given = std::exchange(config, budget.config);
-  const LayoutScope layout(config, options.device);
+  const LayoutScope layout(config, device);
   // What an earlier run left behind is not this run's.
-  options.device.trim();
-  options.device.reset_peak();
-  const RunMemory memory(config, options.device);
+  device.trim();
+  device.reset_peak();
+  const RunMemory memory(config, device);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
   const auto report = [&](const Config& resolved, RunEnd end, double train_seconds) {
     if (const std::string problem = memory.write(resolved, config.run_dir, end, train_seconds); !problem.empty()) note(hooks, problem);
   };
-  const std::int64_t outside_at_start = process_memory().resident - options.device.reserved_bytes();
+  const std::int64_t outside_at_start = outside_arena(device, process_memory().resident);
   Config resolved = config;
   try {
-    Run run(config, options, hooks, memory);
+    Run run(config, device, hooks, memory);
     resolved = run.config;
     run.outside_at_start = outside_at_start;
     if (options.resume) run.resume();
     make_directories(run.run_dir);
-    write_file_atomically(run.run_dir / "config.toml", to_toml(with_budget_of(given, run.config)));
+    Config written = with_budget_of(given, run.config);
+    written.device = asked_device;
+    write_file_atomically(run.run_dir / "config.toml", to_toml(written));
     MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
     if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
     const RunResult result = train(run, metrics, hooks);
@@ -326,24 +349,25 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
     return result;
   } catch (const OutOfMemory& error) {
     report(resolved, RunEnd::out_of_memory, 0);
-    throw with_nearest_fit(error, resolved, options.device.memory_limit());
+    throw with_nearest_fit(error, resolved, device.memory_limit());
   }
 }
 
 Evaluation run_evaluation(Config config, const RunOptions& options, const RunHooks& hooks) {
   config = without_checkpoints(config);  // there is no backward
   apply_process_settings(config);
-  const RunLimit limit(config, options.device);
+  const Device device = options.device ? *options.device : choose_device(config);
+  const RunLimit limit(config, device);
   const std::shared_ptr<const Samples> samples = load_samples(config, Split::test);
   adapt_to_data(config, *samples);
-  const std::shared_ptr<ChainModel> model = build_model(config, options.device);
+  const std::shared_ptr<ChainModel> model = build_model(config, device);
   const SnapshotSearch search = find_latest_snapshot(config.run_dir);
   for (const SnapshotSearch::Skipped& skipped : search.skipped)
     note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
   check<DataError>(search.latest.has_value(), config.run_dir, ": no complete snapshot");
   load_model(*search.latest, *model);
   note(hooks, concat("evaluating ", search.latest->string()));
-  Loader loader(samples, {.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = options.device});
+  Loader loader(samples, {.batch = config.eval_batch, .shuffle = false, .num_slots = 2, .device = device});
   return evaluate(*model, loader, loss_function(build_loss(config, model)));
 }
 

@@ -6,6 +6,7 @@
 #include <refrain/train/trainer.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace refrain {
@@ -40,7 +41,7 @@ struct RunHooks {
 
 struct RunOptions {
   bool resume = false;  // continue from the newest complete snapshot; without one, from the beginning
-  Device device = Device::cpu();
+  std::optional<Device> device = {};  // none: as the configuration says
 };
 
 struct RunResult {
@@ -53,7 +54,7 @@ struct RunResult {
 };
 
 // Trains as the configuration says; `config.run_dir` must be set. Throws InvalidArgument when it holds a run already
-// and resume is off, DataError, StorageError, OutOfMemory, NonFinite.
+// and resume is off, DeviceUnavailable, DataError, StorageError, OutOfMemory, NonFinite.
 RunResult run_training(Config config, const RunOptions& options = {}, const RunHooks& hooks = {});
 
 // Test loss and accuracy of a run directory's newest snapshot.

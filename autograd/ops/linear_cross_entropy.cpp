@@ -97,7 +97,8 @@ struct LinearCrossEntropyOp {
       gradients.add(chunk, logits, x);
       if (needs[0]) {
         const Tensor out = chunk.of(as_rows(grad_hidden, chunks.rows, hidden.dim(-1)));
-        launch(LinearBackwardInput{.grad_out = logits, .weight = product_weight, .out = out});
+        launch(LinearBackwardInput{.grad_out = logits, .weight = product_weight, .out = out,
+                                   .workspace = product_workspace(device, chunk.rows, hidden.dim(-1), product_weight.dim(0))});
       }
     });
     return {grad_hidden, gradients.weight(), gradients.bias(), Tensor()};
@@ -123,7 +124,8 @@ struct LinearCrossEntropyOp {
     for (std::int64_t i = 0; i < chunks.count(); ++i) {
       const Chunk chunk = chunks[i];
       const Tensor chunk_x = chunk.of(x), logits = chunk.in(buffer);
-      launch(LinearForward{.x = chunk_x, .weight = weight, .bias = packed_bias, .out = logits, .pre_activation = {}});
+      launch(LinearForward{.x = chunk_x, .weight = weight, .bias = packed_bias, .out = logits, .pre_activation = {},
+                           .workspace = product_workspace(x.device(), chunk.rows, V, D)});
       f(chunk, chunk_x, logits);
     }
   }
@@ -136,7 +138,8 @@ LinearCrossEntropy linear_cross_entropy(const Tensor& hidden, const Tensor& weig
   const std::array<Tensor, 2> results = apply<LinearCrossEntropyOp>(hidden, weight, bias, targets, options, chunk_rows);
   LinearCrossEntropy result{results[0], 0};
   const Tensor& counts = results[1];
-  for (std::int64_t i = 0; counts.has_bytes() && i < counts.numel(); ++i) result.correct += counts.data<std::int64_t>()[i];
+  if (counts.has_bytes())
+    for (const std::int64_t count : counts.to_vector<std::int64_t>()) result.correct += count;
   return result;
 }
 

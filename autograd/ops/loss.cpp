@@ -85,13 +85,13 @@ Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) { re
 std::int64_t count_correct(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index) {
   const Tensor count = empty({}, DType::i64, logits.device());
   launch(CountCorrect{.logits = contiguous_values(logits), .targets = contiguous_values(targets), .ignore_index = ignore_index, .out = count});
-  return count.has_bytes() ? *count.data<std::int64_t>() : 0;
+  return count.has_bytes() ? std::int64_t(count.item()) : 0;
 }
 
 std::int64_t count_targets(const Tensor& targets, std::int64_t ignore_index) {
   const Tensor count = empty({}, DType::i64, targets.device());
   launch(CountTargets{.targets = contiguous_values(targets), .ignore_index = ignore_index, .out = count});
-  return count.has_bytes() ? *count.data<std::int64_t>() : targets.numel();
+  return count.has_bytes() ? std::int64_t(count.item()) : targets.numel();
 }
 
 }  // namespace refrain

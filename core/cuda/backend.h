@@ -22,15 +22,15 @@ std::int64_t cuda_pinned_bytes();
 namespace detail {
 
 // Pinned host memory of a tensor's size, from which the tensor is filled while the device computes. The calls go round in the
-// order host(), start(), finish(), release(); the first two may come from another thread than the last two.
+// order release(), host(), start(), finish(); the two in the middle may come from another thread.
 class Upload {
  public:
   virtual ~Upload() = default;
+  virtual void release() = 0;     // work given to the device from now on does not touch the tensor until finish()
   virtual std::byte* host() = 0;  // to be written to; waits until the last copy has left it
   // Copies its first bytes, once the device is through with what it was given before release().
   virtual void start(std::byte* to, std::int64_t bytes) = 0;
-  virtual void finish() = 0;   // work given to the device from now on sees them
-  virtual void release() = 0;  // work given to the device from now on reads them no more
+  virtual void finish() = 0;  // work given to the device from now on sees them
 };
 std::unique_ptr<Upload> new_upload(const Device& cuda, std::int64_t bytes);
 

@@ -14,8 +14,6 @@ class CudaUpload : public Upload {
       : device_(device), range_(static_cast<const cuda::CudaRange&>(*device.state().range)) {
     cuda::make_current(device.index());
     objects_ = std::make_unique<Objects>(bytes);
-    // Memory that the tensor lies in may still be read or written by work given to the device before.
-    release();
   }
   ~CudaUpload() override {
     static_cast<void>(cudaSetDevice(device_.index()));

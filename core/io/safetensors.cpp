@@ -1,8 +1,8 @@
 #include <refrain/core/io/convert_floating.h>
 #include <refrain/core/io/safetensors.h>
+#include <refrain/core/view.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -18,6 +18,14 @@ namespace {
 
 constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
 constexpr std::string_view kMetadataKey = "__metadata__";
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;  // of values that are converted, or not in the host's memory
+
+// Calls f(elements [at, at + count) of a contiguous tensor, at), count being `most` but for the last.
+template <class F>
+void for_each_block(const Tensor& contiguous, std::int64_t most, F&& f) {
+  const Tensor flat = view::reshape(contiguous, {contiguous.numel()});
+  for (std::int64_t at = 0; at < flat.numel(); at += most) f(view::slice(flat, 0, at, std::min(at + most, flat.numel())), at);
+}
 
 struct DTypeName {
   DType dtype;
@@ -209,18 +217,21 @@ void SafetensorsFile::read_into(std::string_view name, const Tensor& tensor, Oth
   check(tensor.is_contiguous(), "read_into: tensor '", name, "' must be contiguous");
   if (!tensor.has_bytes()) return;
   tensor.storage()->bump_version();
-  if (entry->dtype == tensor.dtype()) {
+  if (entry->dtype == tensor.dtype() && tensor.is_on_host()) {
     file_.read(data_start_ + entry->begin, std::span(tensor.address(), std::size_t(tensor.bytes())));
     return;
   }
-  std::array<std::byte, 65536> block;
   const std::int64_t from_size = std::int64_t(size_of(entry->dtype)), to_size = std::int64_t(size_of(tensor.dtype()));
-  const std::int64_t block_numel = std::int64_t(block.size()) / from_size;
-  for (std::int64_t at = 0; at < tensor.numel(); at += block_numel) {
-    const std::int64_t count = std::min(block_numel, tensor.numel() - at);
-    file_.read(data_start_ + entry->begin + at * from_size, std::span(block).first(std::size_t(count * from_size)));
-    convert_floating(entry->dtype, block.data(), tensor.dtype(), tensor.address() + at * to_size, count);
-  }
+  const std::int64_t most = std::min(kBlockBytes / std::max(from_size, to_size), tensor.numel());
+  std::vector<std::byte> block(std::size_t(most * from_size)), converted(std::size_t(most * to_size));
+  for_each_block(tensor, most, [&](const Tensor& part, std::int64_t at) {
+    const std::span<std::byte> in_file = std::span(block).first(std::size_t(part.numel() * from_size));
+    const std::span<std::byte> in_memory = std::span(converted).first(std::size_t(part.bytes()));
+    file_.read(data_start_ + entry->begin + at * from_size, in_file);
+    if (entry->dtype == tensor.dtype()) return set_bytes(part, in_file);
+    convert_floating(entry->dtype, in_file.data(), tensor.dtype(), in_memory.data(), part.numel());
+    set_bytes(part, in_memory);
+  });
 }
 
 Tensor SafetensorsFile::read(std::string_view name, const Device& device) const {
@@ -268,7 +279,13 @@ void write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
   out.write(text);
   for (const NamedTensor* entry : order) {
     const Tensor values = contiguous_values(entry->tensor.without_autograd());
-    out.write(std::span(values.raw_data(), std::size_t(values.bytes())));
+    if (values.is_on_host()) {
+      out.write(std::span(values.raw_data(), std::size_t(values.bytes())));
+      continue;
+    }
+    std::vector<std::byte> buffer;
+    for_each_block(values, kBlockBytes / std::int64_t(size_of(values.dtype())),
+                   [&](const Tensor& part, std::int64_t) { out.write(host_bytes(part, buffer)); });
   }
 }
 

@@ -1,4 +1,5 @@
 // The command's exit codes, messages and files, from outside.
+#include <refrain/core/device.h>
 #include <refrain/core/io/file.h>
 #include <refrain/core/io/snapshot.h>
 #include <refrain/tests/support/catch.h>
@@ -143,12 +144,33 @@ TEST_CASE("command: wrong usage ends with code 2, one line that says what was ex
   expect({"train", "small.toml", "--bacth", "3"}, "did you mean '--batch'?");
   expect({"train", "small.toml", "--batch", "x"}, "--batch: expected an integer, got 'x'");
   expect({"train", "small.toml", "--accumulate", "0"}, "--accumulate: expected 1 to");
-  expect({"train", "small.toml", "--device", "cuda"}, "no CUDA device");
   expect({"train", "small.toml", "--patch-size", "3"}, "patch_size");
   scratch.write("wrong.toml", "batch = 3\nlerning_rate = 1\n");
   expect({"train", "wrong.toml"}, "wrong.toml:2: unknown key 'lerning_rate'");
   expect({"evaluate"}, "expected one run directory");
   expect({"evaluate"}, "hint: refrain evaluate --help");
+}
+
+TEST_CASE("command: a device that is not there ends with code 2 and one line, auto runs on the CPU") {
+  if (Device::cuda_problem().empty()) return;
+  const ScratchDirectory scratch;
+  write_config(scratch);
+  for (const char* device : {"cuda", "cuda:1"}) {
+    const Outcome outcome = run_refrain(scratch, {"train", "small.toml", "--device", device});
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err, Contains("refrain: no CUDA device") && Contains("--device cpu runs on the CPU"));
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK(outcome.out.empty());
+    CHECK(!fs::exists(scratch / "runs"));
+  }
+  const Outcome wrong = run_refrain(scratch, {"train", "small.toml", "--device", "coda"});
+  CHECK(wrong.code == 2);
+  CHECK_THAT(wrong.err, Contains("did you mean 'cuda'?"));
+  const Outcome automatic = run_refrain(scratch, {"train", "small.toml", "--device", "auto", "--max-steps", "1"});
+  CHECK(automatic.code == 0);
+  CHECK_THAT(automatic.out, Contains("no CUDA device: running on CPU\n"));
+  CHECK_THAT(run_refrain(scratch, {"train", "small.toml", "--max-steps", "1"}).out, !Contains("CUDA"));
+  CHECK_THAT(run_refrain(scratch, {"plan", "small.toml", "--device", "cuda"}).out, Contains("Plan of a training on CUDA"));
 }
 
 TEST_CASE("command: precision words that contradict each other are refused") {

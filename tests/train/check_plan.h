@@ -4,6 +4,7 @@
 #include <refrain/core/io/file.h>
 #include <refrain/tests/support/catch.h>
 #include <refrain/tests/support/scratch_directory.h>
+#include <refrain/train/device_choice.h>
 #include <refrain/train/plan.h>
 #include <refrain/train/run.h>
 
@@ -21,14 +22,14 @@ inline Composition composition(const Ledger& ledger) {
   return sums;
 }
 
-// Plans a training and runs it, on a device of its own.
-inline void check_plan(const ScratchDirectory& scratch, Config config) {
+// Plans a training and runs it, on a device that nobody has used.
+inline void check_plan(const ScratchDirectory& scratch, Config config, const Device& device = Device::new_cpu()) {
   static int number = 0;
   if (config.precision == "16-true") config.lr = config.eps = 1e-3;  // Adam's usual eps vanishes in f16
   config.run_dir = scratch / ("run-" + std::to_string(number++));
   INFO(to_toml(config));
+  config.device = device_word(device);
   const Plan plan = plan_training(config);
-  const Device device = Device::new_cpu();
   const RunResult result = run_training(config, {.device = device});
   const Ledger run = device.ledger();
   CHECK(plan.ledger.peak_bytes() == run.peak_bytes());

@@ -240,8 +240,6 @@ TEST_CASE("plan: works without data, says what it assumed, and names the key of 
   CHECK_THAT(plan.notes[0], Contains("/nonexistent/data"));
   CHECK_THAT(plan.notes[1], Contains("60000") && Contains("10000"));
   CHECK(plan_training(config, {.num_train = 128, .num_test = 1}).steps == 2);
-  config.device = "cuda";
-  CHECK_THAT(plan_training(config).notes.back(), Contains("no CUDA kernels yet"));
 
   Config text;
   text.model = "gpt2";
@@ -292,7 +290,7 @@ TEST_CASE("plan: measuring the machine gives rates for every precision and leave
   const std::int64_t bytes = Device::cpu().peak_bytes();
   for (const char* precision : {"32-true", "16-mixed", "bf16-true"}) {
     config.precision = precision;
-    const MachineRates rates = measure_rates(config);
+    const MachineRates rates = measure_rates(config).value();
     CHECK(rates.flops_per_second > 0);
     CHECK(rates.bytes_per_second > 0);
   }

@@ -4,6 +4,7 @@
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/kernels/kernel.h>
+#include <refrain/train/device_choice.h>
 #include <refrain/train/setup.h>
 
 #include <array>
@@ -42,7 +43,7 @@ std::vector<Tensor> trained_parameters(const Stage& stage) {
 class Probe {
  public:
   Probe(const Config& config, const PlannedSamples::Sizes& samples)
-      : device_(Device::plan()), config_(config), model_(build_model(config, device_)), loss_(build_loss(config, model_)),
+      : device_(plan_device(config)), config_(config), model_(build_model(config, device_)), loss_(build_loss(config, model_)),
         stages_(loss_->stages()), precision_(parse_precision(config.precision)) {
     seed_random(0);
     batch_.input = zeros(with_batch(samples.input_shape), samples.input_dtype, device_);
