@@ -1,0 +1,168 @@
+#include <refrain/kernels/emulator/device_memory.h>
+#include <refrain/kernels/emulator/options.h>
+#include <refrain/kernels/emulator/queue.h>
+
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <set>
+
+namespace refrain::emulator {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Stream {
+  std::deque<std::function<void()>> work;
+  std::uint64_t num_given = 0, num_done = 0;
+};
+
+// A point in a stream's work.
+struct Point {
+  std::shared_ptr<Stream> stream;
+  std::uint64_t position = 0;
+  std::shared_ptr<Clock::time_point> time;
+};
+
+struct Queues {
+  std::recursive_mutex mutex;
+  std::set<std::shared_ptr<Stream>*> streams;
+  std::set<Point*> events;
+};
+
+Queues& queues() {
+  static Queues* all = new Queues;  // never destroyed: devices may outlive any order of destruction
+  return *all;
+}
+
+std::shared_ptr<Stream>& handle(cudaStream_t stream) { return *reinterpret_cast<std::shared_ptr<Stream>*>(stream); }
+Point& point(cudaEvent_t event) { return *reinterpret_cast<Point*>(event); }
+
+void run_next(Stream& stream) {
+  const std::function<void()> work = std::move(stream.work.front());
+  stream.work.pop_front();
+  ++stream.num_done;
+  work();
+}
+
+void run_to(Stream& stream, std::uint64_t position) {
+  if (stream.num_done >= position) return;
+  const AccessScope access;
+  while (stream.num_done < position) run_next(stream);
+}
+
+}  // namespace
+
+void submit(cudaStream_t stream, std::function<void()> work) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream == nullptr) {
+    drain_all();
+    const AccessScope access;
+    work();
+    return;
+  }
+  Stream& queue = *handle(stream);
+  queue.work.push_back(std::move(work));
+  ++queue.num_given;
+  if (!options().is_deferred) run_to(queue, queue.num_given);
+}
+
+void drain(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream == nullptr) return drain_all();
+  Stream& queue = *handle(stream);
+  run_to(queue, queue.num_given);
+}
+
+void drain_all() {
+  const std::lock_guard lock(queues().mutex);
+  for (auto* stream : queues().streams) run_to(**stream, (*stream)->num_given);
+}
+
+bool poll(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream == nullptr) return true;
+  Stream& queue = *handle(stream);
+  if (!queue.work.empty()) run_to(queue, queue.num_done + 1);
+  return queue.work.empty();
+}
+
+cudaStream_t create_stream() {
+  const std::lock_guard lock(queues().mutex);
+  auto* stream = new std::shared_ptr<Stream>(std::make_shared<Stream>());
+  queues().streams.insert(stream);
+  return reinterpret_cast<cudaStream_t>(stream);
+}
+
+bool is_stream(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  return stream == nullptr || queues().streams.count(reinterpret_cast<std::shared_ptr<Stream>*>(stream)) > 0;
+}
+
+bool destroy_stream(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  auto* known = reinterpret_cast<std::shared_ptr<Stream>*>(stream);
+  if (queues().streams.count(known) == 0) return false;
+  drain(stream);
+  queues().streams.erase(known);
+  delete known;
+  return true;
+}
+
+cudaEvent_t create_event() {
+  const std::lock_guard lock(queues().mutex);
+  auto* event = new Point;
+  queues().events.insert(event);
+  return reinterpret_cast<cudaEvent_t>(event);
+}
+
+bool is_event(cudaEvent_t event) {
+  const std::lock_guard lock(queues().mutex);
+  return queues().events.count(reinterpret_cast<Point*>(event)) > 0;
+}
+
+bool destroy_event(cudaEvent_t event) {
+  const std::lock_guard lock(queues().mutex);
+  if (queues().events.erase(reinterpret_cast<Point*>(event)) == 0) return false;
+  delete &point(event);
+  return true;
+}
+
+void record_event(cudaEvent_t event, cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  Point& recorded = point(event);
+  recorded.time = std::make_shared<Clock::time_point>();
+  const auto take_time = [time = recorded.time] { *time = Clock::now(); };
+  submit(stream, take_time);
+  recorded.stream = stream != nullptr ? handle(stream) : nullptr;
+  recorded.position = stream != nullptr ? handle(stream)->num_given : 0;
+}
+
+void wait_event(cudaStream_t stream, cudaEvent_t event) {
+  const std::lock_guard lock(queues().mutex);
+  const Point now = point(event);
+  if (now.stream == nullptr || now.stream->num_done >= now.position) return;
+  submit(stream, [now] { run_to(*now.stream, now.position); });
+}
+
+void drain_to(cudaEvent_t event) {
+  const std::lock_guard lock(queues().mutex);
+  const Point now = point(event);
+  if (now.stream != nullptr) run_to(*now.stream, now.position);
+}
+
+bool poll(cudaEvent_t event) {
+  const std::lock_guard lock(queues().mutex);
+  const Point now = point(event);
+  if (now.stream == nullptr || now.stream->num_done >= now.position) return true;
+  run_to(*now.stream, now.stream->num_done + 1);
+  return now.stream->num_done >= now.position;
+}
+
+double milliseconds_between(cudaEvent_t first, cudaEvent_t second) {
+  const std::lock_guard lock(queues().mutex);
+  return std::chrono::duration<double, std::milli>(*point(second).time - *point(first).time).count();
+}
+
+}  // namespace refrain::emulator

@@ -1,0 +1,36 @@
+// Streams and events. In immediate mode work runs when it is given; in deferred mode when something waits for it, as late as is
+// allowed, and across streams only in the order that events force.
+#pragma once
+
+#include <driver_types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace refrain::emulator {
+
+// Gives a stream its next work. The null stream waits for all others and runs at once.
+void submit(cudaStream_t stream, std::function<void()> work);
+// Runs all that was given to the stream, and what that waits for. Throws Error for what went wrong.
+void drain(cudaStream_t stream);
+void drain_all();
+// Runs one piece of work; whether nothing is left.
+bool poll(cudaStream_t stream);
+
+cudaStream_t create_stream();
+bool destroy_stream(cudaStream_t stream);
+bool is_stream(cudaStream_t stream);
+
+cudaEvent_t create_event();
+bool destroy_event(cudaEvent_t event);
+bool is_event(cudaEvent_t event);
+// The event is where the stream's work ends now.
+void record_event(cudaEvent_t event, cudaStream_t stream);
+// What is given to the stream from now on runs after the event as it is recorded now.
+void wait_event(cudaStream_t stream, cudaEvent_t event);
+void drain_to(cudaEvent_t event);
+bool poll(cudaEvent_t event);
+double milliseconds_between(cudaEvent_t first, cudaEvent_t second);
+
+}  // namespace refrain::emulator
