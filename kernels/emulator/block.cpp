@@ -42,7 +42,7 @@ void Block::set_up(const Place& place, std::size_t dynamic_shared_bytes) {
   num_at_barrier_ = 0;
   num_barriers_ = 1;
   num_switches_ = 0;
-  ++serial_;
+  ++interval_;
   random_ = options().seed * 0x9E3779B97F4A7C15ull + place.linear + 1;
   has_failed_ = false;
   failure_.clear();
@@ -170,16 +170,10 @@ void Block::note_failure(std::string message) {
   failure_ += "]";
 }
 
-void Block::fail_now(std::string message) {
-  note_failure(std::move(message));
-  change_to(host_);
-  __builtin_trap();
-}
-
 void Block::barrier(Site site) {
   DeviceThread& me = *now_;
   if (num_at_barrier_ > 0 && !same(barrier_site_, site))
-    fail_now("threads of one block wait in different __syncthreads: " + text(barrier_site_) + " and " + text(site));
+    throw Error("threads of one block wait in different __syncthreads: " + text(barrier_site_) + " and " + text(site));
   barrier_site_ = me.site = site;
   me.what = "__syncthreads";
   me.state = DeviceThread::State::at_barrier;
@@ -196,6 +190,7 @@ void Block::release_barrier() {
   }
   num_at_barrier_ = 0;
   ++num_barriers_;
+  ++interval_;
   make_ready(woken_);
 }
 
@@ -203,13 +198,13 @@ void Block::warp_operation(unsigned mask, WarpOperation operation, void* argumen
   DeviceThread& me = *now_;
   const unsigned warp = me.seen.warp, lane = me.seen.lane, num_lanes = std::min(32u, num_threads_ - warp * 32);
   if (num_lanes < 32) mask &= (1u << num_lanes) - 1;
-  if ((mask >> lane & 1) == 0) fail_now(std::string(what) + ": the mask leaves out the calling lane at " + text(site));
+  if ((mask >> lane & 1) == 0) throw Error(std::string(what) + ": the mask leaves out the calling lane at " + text(site));
   auto& waiting = pending_[warp];
   auto found = std::find_if(waiting.begin(), waiting.end(), [&](const Pending& p) { return p.mask == mask; });
   if (found == waiting.end()) found = waiting.insert(waiting.end(), Pending{mask, 0, operation, site, what});
   // Operations on fragments are of the whole warp and one instruction; the others only have to be the same operation.
   if (found->operation != operation || (what[0] == '.' && !same(found->site, site)))
-    fail_now(std::string("lanes of one warp meet in ") + found->what + " at " + text(found->site) + " and in " + what + " at " + text(site));
+    throw Error(std::string("lanes of one warp meet in ") + found->what + " at " + text(found->site) + " and in " + what + " at " + text(site));
   found->arrived |= 1u << lane;
   me.argument = argument;
   me.site = site;
@@ -230,13 +225,11 @@ void Block::complete(Pending& pending, unsigned last_lane, unsigned warp) {
     void* arguments[32] = {};
     for (unsigned l = 0; l < 32; ++l)
       if ((pending.mask >> l & 1) != 0) arguments[l] = lanes[l].argument;
-    std::string wrong;
     try {
       pending.operation(arguments, pending.mask);
     } catch (const std::exception& error) {
-      wrong = error.what();
+      throw Error(error.what() + (" at " + text(pending.site)));
     }
-    if (!wrong.empty()) fail_now(wrong + " at " + text(pending.site));
   } else {
     order_lanes(lanes, pending.mask, warp_stamps_[warp]);
   }

@@ -49,18 +49,16 @@ class Block {
   // The block that the calling host thread runs; null outside of kernels.
   static Block* current() { return current_; }
 
+  // These throw where a GPU would hang or do what nobody defined; the exception ends the kernel.
   void barrier(Site site);
   void warp_operation(unsigned mask, WarpOperation operation, void* argument, Site site, const char* what);
-  // Ends the block with an error.
-  [[noreturn]] void fail_now(std::string message);
-  void note_failure(std::string message);
 
   SharedMemory& shared() { return shared_; }
   DeviceThread& now() { return *now_; }
   DeviceThread& thread(unsigned linear) { return threads_[linear]; }
   const Place& place() const { return place_; }
   std::uint32_t barriers() const { return num_barriers_; }  // passed so far, from 1
-  std::uint32_t serial() const { return serial_; }          // of this run on this host thread
+  std::uint32_t interval() const { return interval_; }      // between barriers, of all blocks this object ran
   std::uint64_t num_switches() const { return num_switches_; }
   std::string where() const;  // the waiting and running threads, for messages
 
@@ -76,6 +74,7 @@ class Block {
   static void entry();
   void run_body();
   void finish();
+  void note_failure(std::string message);
   void set_up(const Place& place, std::size_t dynamic_shared_bytes);
   void change_to(DeviceThread& to);
   void next();
@@ -98,7 +97,7 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   unsigned num_threads_ = 0, num_live_ = 0, num_at_barrier_ = 0;
   Site barrier_site_;
-  std::uint32_t num_barriers_ = 0, serial_ = 0;
+  std::uint32_t num_barriers_ = 0, interval_ = 0;
   std::uint64_t random_ = 1, num_switches_ = 0;
   std::string failure_;
   bool has_failed_ = false;

@@ -1,4 +1,5 @@
 #include <refrain/kernels/emulator/device_memory.h>
+#include <refrain/kernels/emulator/fiber.h>
 #include <refrain/kernels/emulator/options.h>
 #include <refrain/kernels/emulator/strict.h>
 
@@ -8,6 +9,10 @@
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
+
+#if defined(REFRAIN_EMULATOR_ASAN)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace refrain::emulator {
 
@@ -108,6 +113,9 @@ bool map_memory(char* address, std::size_t bytes) {
   const auto offset = std::size_t(address - s.base);
   if (holder(s.reserved, offset, bytes) == s.reserved.end() || s.num_mapped_bytes + bytes > options().device_bytes) return false;
   if (mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) return false;
+#if defined(REFRAIN_EMULATOR_ASAN)
+  __asan_unpoison_memory_region(address, bytes);  // an arena that is gone may have had blocks here
+#endif
   std::memset(address, 0xff, bytes);
   s.mapped[offset] = bytes;
   s.num_mapped_bytes += bytes;

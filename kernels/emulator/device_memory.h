@@ -6,7 +6,7 @@
 
 namespace refrain::emulator {
 
-inline constexpr std::size_t kDeviceSpace = std::size_t(1) << 40;  // addresses
+inline constexpr std::size_t kDeviceSpace = std::size_t(1) << 39;  // addresses
 inline constexpr std::size_t kDevicePage = 2 << 20;                // what driver functions deal in
 
 // Null until the first use.

@@ -11,6 +11,12 @@
 
 namespace refrain::emulator {
 
+#if defined(REFRAIN_EMULATOR_ASAN)
+const bool kFindsOutOfBounds = true;
+#else
+const bool kFindsOutOfBounds = false;
+#endif
+
 namespace {
 
 constexpr std::size_t kRedZone = 32;

@@ -44,4 +44,7 @@ class SharedMemory {
 void* static_shared(const void* key, std::size_t bytes, std::size_t alignment, const char* name);
 void* dynamic_shared();
 
+// Whether accesses beside arrays and blocks are found: kernels and emulator are compiled for AddressSanitizer.
+extern const bool kFindsOutOfBounds;
+
 }  // namespace refrain::emulator

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unistd.h>
 
 namespace refrain::emulator {
 
@@ -17,7 +18,7 @@ struct Watchdog {
   std::mutex mutex;
   std::string kernel;
   std::uint64_t count = 0;  // of starts and ends: odd while a kernel runs
-  bool is_awake = false;
+  pid_t process = 0;        // whose thread watches: a fork takes none along
 
   // Looks once a second: launches are many and short, and must not wake anybody.
   void watch() {
@@ -47,8 +48,8 @@ WatchdogScope::WatchdogScope(std::string_view kernel) {
   const std::lock_guard lock(dog.mutex);
   dog.kernel = kernel;
   ++dog.count;
-  if (!dog.is_awake) std::thread([&dog] { dog.watch(); }).detach();
-  dog.is_awake = true;
+  if (dog.process != getpid()) std::thread([&dog] { dog.watch(); }).detach();
+  dog.process = getpid();
 }
 
 WatchdogScope::~WatchdogScope() {
