@@ -73,6 +73,7 @@ Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), by
   if (!state.range->commit(state.arena.reserved_bytes())) {
     OutOfMemory error = out_of_memory(device, tag_, bytes);
     state.arena.release(offset_, bytes);
+    state.arena.trim();  // the hole that is left must not be asked for again
     throw error;
   }
   bool is_booked = false;
