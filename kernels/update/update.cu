@@ -16,7 +16,7 @@ namespace update_kernels {
 using cuda::RandomStream;
 
 constexpr int kThreads = 256, kEach = 4;
-constexpr std::int64_t kMostBlocks = 4096;  // a block goes on to pieces farther on: counters get one addition a block
+constexpr std::int64_t kMostBlocks = 1024;  // a block goes on to pieces farther on: counters get one addition a block
 
 // A tensor of S or of T that is computed with as T.
 struct UpdateOperand {
