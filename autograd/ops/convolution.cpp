@@ -1,6 +1,7 @@
 #include <refrain/autograd/op.h>
 #include <refrain/autograd/ops/convolution.h>
 #include <refrain/autograd/ops/product_weight.h>
+#include <refrain/autograd/ops/product_workspace.h>
 #include <refrain/autograd/precision.h>
 #include <refrain/kernels/convolution/convolution.h>
 #include <refrain/kernels/matmul/matmul.h>
@@ -97,7 +98,9 @@ struct PatchEmbedding {
                                           .scratch = workspace(g.scratch_size(), grad_out.dtype(), device),
                                           .sums = workspace(g.weight_sums_size(dtype), accumulator_dtype(dtype), device)});
     }
-    if (needs[2] && !is_one_pass) launch(LinearBackwardBias{.grad_out = grad_out, .out = grad_bias});
+    if (needs[2] && !is_one_pass) {
+      launch(LinearBackwardBias{.grad_out = grad_out, .out = grad_bias, .workspace = column_sums_workspace(device, g.rows(), g.D)});
+    }
     if (needs[0]) {
       const DType dtype = grad_out.dtype();
       grad_x = empty(saved.x_shape, saved.x_dtype, device);

@@ -1,6 +1,7 @@
 #include <refrain/autograd/op.h>
 #include <refrain/autograd/ops/linear.h>
 #include <refrain/autograd/ops/product_weight.h>
+#include <refrain/autograd/ops/product_workspace.h>
 #include <refrain/kernels/matmul/matmul.h>
 
 namespace refrain {
@@ -22,7 +23,8 @@ struct Linear {
     const Tensor out = op_output(shape, x.dtype(), x.device());
     if (must_compute(out)) {
       launch(LinearForward{.x = contiguous_values(x), .weight = weight_as(name, weight, x.dtype()),
-                           .bias = bias.defined() ? contiguous_values(bias) : bias, .out = out, .pre_activation = {}});
+                           .bias = bias.defined() ? contiguous_values(bias) : bias, .out = out, .pre_activation = {},
+                           .workspace = product_workspace(x.device(), rows_of(out), weight.dim(0), weight.dim(1))});
     }
     return {out, {.x = needs[1] ? x : Tensor(), .weight = needs[0] ? weight : Tensor(), .weight_dtype = weight.dtype(),
                   .bias_dtype = bias.defined() ? bias.dtype() : x.dtype()}};
@@ -35,7 +37,7 @@ struct Linear {
     if (needs[2]) grad_bias = empty({N}, saved.bias_dtype, device);
     if (needs[1]) {
       const Tensor x = contiguous_values(saved.x.get());
-      const std::int64_t K = x.dim(-1), R = N == 0 ? 0 : grad_out.numel() / N;
+      const std::int64_t K = x.dim(-1), R = rows_of(grad_out);
       grad_weight = empty({N, K}, saved.weight_dtype, device);
       Tensor scratch;
       if (const std::int64_t size = LinearBackwardWeight::scratch_size(R, N, K, saved.weight_dtype)) {
@@ -43,19 +45,27 @@ struct Linear {
         scratch = empty({size}, accumulator_dtype(saved.weight_dtype), device);
       }
       const bool is_one_pass = saved.bias_dtype == saved.weight_dtype;
-      launch(LinearBackwardWeight{.grad_out = grad_out, .x = x, .out = grad_weight, .grad_bias = is_one_pass ? grad_bias : Tensor(), .scratch = scratch});
-      if (needs[2] && !is_one_pass) launch(LinearBackwardBias{.grad_out = grad_out, .out = grad_bias});
+      launch(LinearBackwardWeight{.grad_out = grad_out, .x = x, .out = grad_weight, .grad_bias = is_one_pass ? grad_bias : Tensor(), .scratch = scratch,
+                                  .workspace = product_workspace(device, N, K, R)});
+      if (needs[2] && !is_one_pass) launch_bias(grad_out, grad_bias);
     } else if (needs[2]) {
-      launch(LinearBackwardBias{.grad_out = grad_out, .out = grad_bias});
+      launch_bias(grad_out, grad_bias);
     }
     if (needs[0]) {
       const Tensor weight = weight_as(name, saved.weight.get(), grad_out.dtype());
       Shape shape = grad_out.shape();
       shape[shape.size() - 1] = weight.dim(1);
       grad_x = empty(shape, grad_out.dtype(), device);
-      launch(LinearBackwardInput{.grad_out = grad_out, .weight = weight, .out = grad_x});
+      launch(LinearBackwardInput{.grad_out = grad_out, .weight = weight, .out = grad_x,
+                                 .workspace = product_workspace(device, rows_of(grad_out), weight.dim(1), N)});
     }
     return {grad_x, grad_weight, grad_bias};
+  }
+
+ private:
+  static std::int64_t rows_of(const Tensor& t) { return t.dim(-1) == 0 ? 0 : t.numel() / t.dim(-1); }
+  static void launch_bias(const Tensor& grad_out, const Tensor& out) {
+    launch(LinearBackwardBias{.grad_out = grad_out, .out = out, .workspace = column_sums_workspace(out.device(), rows_of(grad_out), out.dim(0))});
   }
 };
 

@@ -1,5 +1,6 @@
 #include <refrain/autograd/op.h>
 #include <refrain/autograd/ops/matmul.h>
+#include <refrain/autograd/ops/product_workspace.h>
 #include <refrain/autograd/ops/reduce.h>
 #include <refrain/core/view.h>
 #include <refrain/kernels/convert/convert.h>
@@ -31,12 +32,16 @@ Shape product_shape(const Tensor& a, const Tensor& b) {
   return shape;
 }
 
+void launch_matmul(const Tensor& a, const Tensor& b, const Tensor& out) {
+  launch(Matmul{.a = a, .b = b, .out = out, .workspace = product_workspace(out.device(), out.dim(-2), out.dim(-1), a.dim(-1))});
+}
+
 // a b summed to `shape`, where a batch dim was broadcast: such a sum is f32 to its end.
 Tensor product(const Tensor& a, const Tensor& b, const Shape& shape) {
   const Shape full = product_shape(a, b);
   const bool is_wide_sum = full != shape && is_16_bit(a.dtype());
   const Tensor out = empty(full, is_wide_sum ? DType::f32 : a.dtype(), a.device());
-  launch(Matmul{.a = a, .b = b, .out = out});
+  launch_matmul(a, b, out);
   const Tensor sum = sum_to(out, shape);
   if (!is_wide_sum) return sum;
   const Tensor rounded = empty(shape, a.dtype(), a.device());
@@ -56,9 +61,9 @@ struct MatmulOp {
     check(a.dim(-1) == b.dim(-2), name, ": columns of a and rows of b must agree, got ", a.shape(), " and ", b.shape());
     const Tensor out = op_output(product_shape(a, b), a.dtype(), a.device());
     if (b.num_dims() == 2 && a.num_dims() > 2) {
-      launch(Matmul{.a = as_rows(a), .b = readable(b), .out = as_rows(out)});
+      launch_matmul(as_rows(a), readable(b), as_rows(out));
     } else {
-      launch(Matmul{.a = readable(a), .b = readable(b), .out = out});
+      launch_matmul(readable(a), readable(b), out);
     }
     return {out, {.a = needs[1] ? a : Tensor(), .b = needs[0] ? b : Tensor(), .a_shape = a.shape(), .b_shape = b.shape()}};
   }
@@ -93,7 +98,8 @@ struct MatmulOp {
       const KindScope kind(MemoryKind::workspace);
       scratch = empty({size}, accumulator_dtype(a.dtype()), a.device());
     }
-    launch(LinearBackwardWeight{.grad_out = a, .x = grad, .out = out, .grad_bias = {}, .scratch = scratch});
+    launch(LinearBackwardWeight{.grad_out = a, .x = grad, .out = out, .grad_bias = {}, .scratch = scratch,
+                                .workspace = product_workspace(a.device(), a.dim(1), grad.dim(1), a.dim(0))});
     return out;
   }
 };

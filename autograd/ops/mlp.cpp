@@ -44,7 +44,8 @@ struct Mlp {
         const Tensor h = chunk.in(buffer);
         hidden.before_activation(chunk, h);
         hidden.activate(chunk, h, h);
-        launch(LinearForward{.x = h, .weight = w2, .bias = b2, .out = chunk.of(out_rows), .pre_activation = {}});
+        launch(LinearForward{.x = h, .weight = w2, .bias = b2, .out = chunk.of(out_rows), .pre_activation = {},
+                             .workspace = product_workspace(x.device(), chunk.rows, w2.dim(0), w2.dim(1))});
       }
     }
     if (!needs.any()) return {out, {{}, {}, {}, {}, {}, gelu, mask, chunk_rows}};
@@ -70,12 +71,13 @@ struct Mlp {
       gradients2.add(chunk, g, a);
       if (!wants_hidden) continue;
       // From here on `a` holds the gradient of the hidden values.
-      launch(LinearBackwardInput{.grad_out = g, .weight = w2, .out = a});
+      launch(LinearBackwardInput{.grad_out = g, .weight = w2, .out = a, .workspace = product_workspace(x.device(), chunk.rows, H, w2.dim(0))});
       hidden.drop(chunk, a);
       launch(UnaryBackward{.op = saved.gelu, .grad_out = a, .value = h, .out = a});
       gradients1.add(chunk, a, chunk.of(hidden.x));
       if (needs[0])
-        launch(LinearBackwardInput{.grad_out = a, .weight = hidden.weight, .out = chunk.of(as_rows(grad_x, chunks.rows, x.dim(-1)))});
+        launch(LinearBackwardInput{.grad_out = a, .weight = hidden.weight, .out = chunk.of(as_rows(grad_x, chunks.rows, x.dim(-1))),
+                                   .workspace = product_workspace(x.device(), chunk.rows, x.dim(-1), H)});
     }
     return {grad_x, gradients1.weight(), gradients1.bias(), gradients2.weight(), gradients2.bias()};
   }
@@ -108,7 +110,8 @@ struct Mlp {
       first = samples > 0 ? mask.first_sample * (chunks.rows * H / samples) : 0;
     }
     void before_activation(const Chunk& chunk, const Tensor& h) const {
-      launch(LinearForward{.x = chunk.of(x), .weight = weight, .bias = bias, .out = h, .pre_activation = {}});
+      launch(LinearForward{.x = chunk.of(x), .weight = weight, .bias = bias, .out = h, .pre_activation = {},
+                           .workspace = product_workspace(x.device(), chunk.rows, weight.dim(0), weight.dim(1))});
     }
     // `a` may be `h`.
     void activate(const Chunk& chunk, const Tensor& h, const Tensor& a) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/autograd/op.h>
+#include <refrain/autograd/ops/product_workspace.h>
 #include <refrain/core/view.h>
 #include <refrain/kernels/convert/convert.h>
 #include <refrain/kernels/elementwise/elementwise.h>
@@ -67,10 +68,13 @@ class LinearGradients {
                                   .out = weight_.sum,
                                   .grad_bias = is_one_pass ? bias_out : Tensor(),
                                   .scratch = size > 0 ? view::slice(scratch_, 0, 0, size) : Tensor(),
-                                  .beta = is_first ? 0.0 : 1.0});
+                                  .beta = is_first ? 0.0 : 1.0,
+                                  .workspace = product_workspace(x.device(), grad_out.dim(1), x.dim(1), chunk.rows)});
     }
     if (!wants_bias) return;
-    if (!is_one_pass) launch(LinearBackwardBias{.grad_out = grad_out, .out = bias_out});
+    if (!is_one_pass) {
+      launch(LinearBackwardBias{.grad_out = grad_out, .out = bias_out, .workspace = column_sums_workspace(grad_out.device(), chunk.rows, bias_out.dim(0))});
+    }
     if (!is_first) launch(Binary{.op = BinaryOp::add, .a = bias_.sum, .b = bias_out, .out = bias_.sum});
   }
 

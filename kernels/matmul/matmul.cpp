@@ -67,7 +67,8 @@ std::int64_t product_workspace_bytes(DeviceKind target, std::int64_t m, std::int
   if (target != DeviceKind::cuda) return 0;
   // Four partial results of f32, which is what splitting a long k takes; 32 MiB is what cuBLASLt asks for at most.
   constexpr std::int64_t kLeast = 64 << 10, kMost = 32 << 20;
-  return std::clamp((16 * m * n + 255) / 256 * 256, kLeast, kMost);
+  constexpr std::int64_t kAlignment = 256;  // what cuBLASLt wants; the arena gives less
+  return std::clamp((16 * m * n + 255) / 256 * 256, kLeast, kMost) + kAlignment;
 }
 
 void validate(const Matmul& k) {

@@ -61,7 +61,7 @@ struct Cut {
     tile_cols = cuda::ceil_div(p.n, side);
     piece = std::max<std::int64_t>(k, 1);
     const std::int64_t sums = p.m * p.n * p.num_products() * sum_bytes;
-    const std::int64_t room = p.workspace == nullptr ? 0 : p.workspace_bytes / sums;
+    const std::int64_t room = p.workspace == nullptr ? 0 : (p.workspace_bytes - 15) / sums;  // 15: partial sums start at a multiple of 16
     const std::int64_t wanted = std::min({kWantedBlocks / (tile_rows * tile_cols * p.num_products()), k / kMinPiece, room, kMaxPieces});
     if (!p.may_split_k || wanted < 2) return;
     constexpr std::int64_t kDepth = 32;
@@ -96,7 +96,7 @@ void run_as(const Cuda& device, const cuda::Product& p) {
        .alpha = A(p.alpha), .beta = A(p.beta), .activation = p.activation, .is_c_wide = p.c_dtype != p.dtype, .is_bias_wide = p.bias_dtype != p.dtype,
        .is_vectorised = cuda::is_aligned(p.c, 16) && cuda::is_aligned(p.pre_activation, 16) && p.ldc % kWidth == 0 && p.n % kWidth == 0 && p.c_batch_stride % kWidth == 0,
        .are_partials_vectorised = p.n % kWidth == 0};
-  if (cut.pieces > 1) e.partials = static_cast<A*>(p.workspace);
+  if (cut.pieces > 1) e.partials = reinterpret_cast<A*>((reinterpret_cast<std::uintptr_t>(p.workspace) + 15) / 16 * 16);
   for (std::int64_t first = 0; first < p.num_products(); first += kMaxGridZ) {
     task.first_product = int(first);
     const GemmGrid grid{.tiles = unsigned(cut.tile_rows * cut.tile_cols), .pieces = unsigned(cut.pieces),

@@ -229,7 +229,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   for (int i = 0; i < 4; ++i) {
     if (addresses[i] == nullptr || !is_aligned(addresses[i], algorithm->data[1 + i])) return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (workspace_bytes < algorithm->data[5] || (workspace_bytes > 0 && (workspace == nullptr || !is_aligned(workspace, 16)))) return CUBLAS_STATUS_INVALID_VALUE;
+  if (workspace_bytes < algorithm->data[5] || (workspace_bytes > 0 && (workspace == nullptr || !is_aligned(workspace, 256)))) return CUBLAS_STATUS_INVALID_VALUE;
   if (call.op.epilogue == CUBLASLT_EPILOGUE_BIAS && !is_aligned(call.op.bias, 16)) return CUBLAS_STATUS_INVALID_VALUE;
   const bool is_double = call.op.compute == CUBLAS_COMPUTE_64F;
   call.alpha = read(is_double ? CUDA_R_64F : CUDA_R_32F, alpha, 0);

@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,11 +48,24 @@ std::uint32_t alignment_of(const void* address) {
   return std::uint32_t(std::min<std::uintptr_t>(16, bits & (~bits + 1)));
 }
 
+// A workspace must start at a multiple of 256. What is left of one does not hang on where it lies.
+struct Workspace {
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+  explicit Workspace(const Product& p) {
+    constexpr std::uint64_t kAlignment = 256;
+    if (p.workspace == nullptr || p.workspace_bytes < std::int64_t(2 * kAlignment)) return;
+    bytes = (std::uint64_t(p.workspace_bytes) - (kAlignment - 1)) / kAlignment * kAlignment;
+    const auto address = reinterpret_cast<std::uintptr_t>(p.workspace);
+    data = static_cast<std::byte*>(p.workspace) + (kAlignment - address % kAlignment) % kAlignment;
+  }
+};
+
 // All that an algorithm's choice may hang on.
 auto key_of(const Product& p, const void* d) {
   return std::tuple(p.dtype, p.c_dtype, p.bias != nullptr, p.beta == 0, p.m, p.n, p.k, p.a.ld, p.a.is_transposed, p.b.ld, p.b.is_transposed, p.ldc,
                     p.batch[2], p.a.batch_strides[2], p.b.batch_strides[2], p.c_batch_stride, alignment_of(p.a.data), alignment_of(p.b.data),
-                    std::min(alignment_of(p.c), alignment_of(d)), p.workspace == nullptr ? 0 : p.workspace_bytes);
+                    std::min(alignment_of(p.c), alignment_of(d)), Workspace(p).bytes);
 }
 using Key = decltype(key_of(std::declval<Product>(), nullptr));
 
@@ -100,10 +114,11 @@ class Library {
     if (p.bias != nullptr) set(plan, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     const float alpha = float(p.alpha), beta = float(p.beta);
     const bool is_double = p.dtype == DType::f64;
+    const Workspace workspace(p);
     const void* a_scale = is_double ? static_cast<const void*>(&p.alpha) : &alpha;
     const void* c_scale = is_double ? static_cast<const void*>(&p.beta) : &beta;
     check_status(cublasLtMatmul(handle_, plan.operation.get(), a_scale, p.b.data, plan.b.get(), p.a.data, plan.a.get(), c_scale, p.beta == 0 ? d : p.c,
-                                plan.c.get(), d, plan.c.get(), &plan.algorithm, p.workspace, p.workspace == nullptr ? 0 : std::size_t(p.workspace_bytes),
+                                plan.c.get(), d, plan.c.get(), &plan.algorithm, workspace.data, std::size_t(workspace.bytes),
                                 static_cast<cudaStream_t>(device.stream)),
                  p.name, "cublasLtMatmul");
     return true;
@@ -139,7 +154,7 @@ class Library {
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
       check_status(cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof value), p.name, "cublasLtMatmulPreferenceSetAttribute");
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(p.workspace == nullptr ? 0 : p.workspace_bytes));
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace(p).bytes);
     // Partial sums in f32 and added by a kernel of their own, never in place: the same bits every time.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b.data));
