@@ -43,8 +43,9 @@ void run(Cuda device, const EmbeddingForward& k) {
     constexpr int kBytes = bytes;
     if (row_bytes % kBytes != 0 || !is_aligned(weight, kBytes) || !is_aligned(out, kBytes)) return false;
     const Indices indices = indices_of(k.indices, k.weight.dim(0));
-    cuda::launch(k.name, copy_rows<kBytes>, {.grid = dim3(unsigned(ceil_div(indices.count, kCopyRows))), .block = dim3(kWarp * kCopyRows)}, device, indices,
-           weight, out, row_bytes / kBytes, device.fault);
+    cuda::launch(k.name, copy_rows<kBytes>,
+                 {.grid = dim3(unsigned(ceil_div(indices.count, kCopyRows))), .block = dim3(kWarp * kCopyRows)}, device, indices,
+                 weight, out, row_bytes / kBytes, device.fault);
     return true;
   };
   if (copy_in(std::integral_constant<int, 16>{}) || copy_in(std::integral_constant<int, 8>{})) return;

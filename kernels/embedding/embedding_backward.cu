@@ -31,7 +31,9 @@ struct Pass {
   int shift;
 };
 
-__device__ __forceinline__ std::uint32_t position_of(const Pass& pass, std::int64_t i) { return pass.from ? pass.from[i] : std::uint32_t(i); }
+__device__ __forceinline__ std::uint32_t position_of(const Pass& pass, std::int64_t i) {
+  return pass.from ? pass.from[i] : std::uint32_t(i);
+}
 __device__ __forceinline__ int digit_of(const Pass& pass, std::uint32_t position) {
   return int(key_of(pass.indices, pass.padding_idx, position) >> pass.shift) & (kDigits - 1);
 }
@@ -109,8 +111,9 @@ inline constexpr int kSumRows = 8;  // a warp each, of one slot of its row
 
 // Null starts: nobody picked any row.
 template <class S>
-__global__ void __launch_bounds__(kWarp* kSumRows) sum_rows(const S* grad_out, const std::uint32_t* sorted, const std::uint32_t* starts, S* grad_weight,
-                                                            std::int64_t num_rows, int width, bool has_packs) {
+__global__ void __launch_bounds__(kWarp* kSumRows)
+    sum_rows(const S* grad_out, const std::uint32_t* sorted, const std::uint32_t* starts, S* grad_weight, std::int64_t num_rows,
+             int width, bool has_packs) {
   using T = accumulator<S>;
   constexpr int K = 16 / int(sizeof(S));
   const std::int64_t v = std::int64_t(blockIdx.x) * kSumRows + threadIdx.x / kWarp;
@@ -134,9 +137,14 @@ __global__ void __launch_bounds__(kWarp* kSumRows) sum_rows(const S* grad_out, c
 }
 
 // Returns the positions in order of their keys.
-inline const std::uint32_t* sort_positions(Cuda device, std::string_view name, const Indices& indices, std::int64_t padding_idx, const OrderParts& parts,
-                                           std::uint32_t* scratch) {
-  Pass pass{.indices = indices, .padding_idx = padding_idx, .from = nullptr, .to = scratch, .counts = scratch + parts.counts, .shift = 0};
+inline const std::uint32_t* sort_positions(Cuda device, std::string_view name, const Indices& indices, std::int64_t padding_idx,
+                                           const OrderParts& parts, std::uint32_t* scratch) {
+  Pass pass{.indices = indices,
+            .padding_idx = padding_idx,
+            .from = nullptr,
+            .to = scratch,
+            .counts = scratch + parts.counts,
+            .shift = 0};
   std::uint32_t* other = scratch + parts.second;
   const dim3 grid(unsigned(ceil_div(indices.count, kChunk)));
   for (; pass.shift == 0 || indices.num_rows >> pass.shift != 0; pass.shift += kDigitBits) {
@@ -156,8 +164,8 @@ void run(Cuda device, const EmbeddingBackward& k) {
   if (!k.out.has_bytes()) return;
   const Indices indices = indices_of(k.indices, k.out.dim(0));
   const int width = checked_width(k.out.dim(1), k.name);
-  check(indices.count < std::int64_t(1) << 31 && indices.num_rows < std::int64_t(1) << 31, k.name, ": CUDA takes fewer than 2^31 indices and rows, got ",
-        indices.count, " and ", indices.num_rows);
+  check(indices.count < std::int64_t(1) << 31 && indices.num_rows < std::int64_t(1) << 31, k.name,
+        ": CUDA takes fewer than 2^31 indices and rows, got ", indices.count, " and ", indices.num_rows);
   const OrderParts parts(indices.count, indices.num_rows);
   auto* scratch = data_of<std::uint32_t>(k.order);
   const std::uint32_t* sorted = nullptr;
@@ -165,8 +173,8 @@ void run(Cuda device, const EmbeddingBackward& k) {
   if (indices.count != 0) {
     sorted = sort_positions(device, k.name, indices, k.padding_idx, parts, scratch);
     starts = scratch + parts.starts;
-    launch(k.name, find_starts, {.grid = dim3(unsigned(ceil_div(indices.num_rows + 1, 256))), .block = dim3(256)}, device, indices, k.padding_idx, sorted,
-           starts);
+    launch(k.name, find_starts, {.grid = dim3(unsigned(ceil_div(indices.num_rows + 1, 256))), .block = dim3(256)}, device,
+           indices, k.padding_idx, sorted, starts);
   }
   cuda::dispatch_floating(k.out.dtype(), k.name, [&](auto zero) {
     using S = decltype(zero);
@@ -174,8 +182,10 @@ void run(Cuda device, const EmbeddingBackward& k) {
     S* grad_weight = data_of<S>(k.out);
     constexpr int kSpan = RowLayout<kWarp, 16 / int(sizeof(S))>::kSpan;
     launch(k.name, sum_rows<S>,
-           {.grid = dim3(unsigned(ceil_div(indices.num_rows, kSumRows)), unsigned(ceil_div(width, kSpan))), .block = dim3(kWarp * kSumRows)}, device, grad_out,
-           sorted, starts, grad_weight, indices.num_rows, width, is_aligned(grad_out, 16) && is_aligned(grad_weight, 16));
+           {.grid = dim3(unsigned(ceil_div(indices.num_rows, kSumRows)), unsigned(ceil_div(width, kSpan))),
+            .block = dim3(kWarp * kSumRows)},
+           device, grad_out, sorted, starts, grad_weight, indices.num_rows, width,
+           is_aligned(grad_out, 16) && is_aligned(grad_weight, 16));
   });
 }
 

@@ -29,8 +29,9 @@ __global__ void __launch_bounds__(kWarp) set_to_zero(std::int64_t* out) {
 
 // A warp a row; a block adds what its warps found.
 template <class S>
-__global__ void __launch_bounds__(kCountThreads) count_correct(const S* logits, const std::int64_t* targets, std::int64_t rows, int classes, bool has_packs,
-                                                               std::int64_t ignore_index, unsigned long long* correct, CudaFault* fault) {
+__global__ void __launch_bounds__(kCountThreads)
+    count_correct(const S* logits, const std::int64_t* targets, std::int64_t rows, int classes, bool has_packs,
+                  std::int64_t ignore_index, unsigned long long* correct, CudaFault* fault) {
   using T = accumulator<S>;
   constexpr int K = 16 / int(sizeof(S)), kRows = kCountThreads / kWarp;
   REFRAIN_SHARED(int, found, [kRows]);
@@ -68,7 +69,8 @@ __global__ void __launch_bounds__(kCountThreads) count_correct(const S* logits, 
   if (sum != 0) atomicAdd(correct, static_cast<unsigned long long>(sum));
 }
 
-__global__ void __launch_bounds__(kCountThreads) count_targets(const std::int64_t* targets, std::int64_t count, std::int64_t ignore_index, std::int64_t* out) {
+__global__ void __launch_bounds__(kCountThreads)
+    count_targets(const std::int64_t* targets, std::int64_t count, std::int64_t ignore_index, std::int64_t* out) {
   REFRAIN_SHARED(unsigned long long, slots, [kCountThreads / kWarp]);
   const std::int64_t kept = count_kept<kCountThreads>(targets, count, ignore_index, slots);
   if (threadIdx.x == 0) *out = kept;
@@ -85,17 +87,18 @@ void run(Cuda device, const CountCorrect& k) {
     std::int64_t* out = data_of<std::int64_t>(k.out);
     const S* logits = data_of<S>(k.logits);
     launch(k.name, set_to_zero, {.grid = dim3(1), .block = dim3(kWarp)}, device, out);
-    launch(k.name, count_correct<S>, {.grid = dim3(unsigned(ceil_div(rows, kCountThreads / kWarp))), .block = dim3(kCountThreads)}, device, logits,
-           data_of<std::int64_t>(k.targets), rows, checked_width(k.logits.dim(-1), k.name), is_aligned(logits, 16), k.ignore_index,
-           reinterpret_cast<unsigned long long*>(out), device.fault);
+    launch(k.name, count_correct<S>,
+           {.grid = dim3(unsigned(ceil_div(rows, kCountThreads / kWarp))), .block = dim3(kCountThreads)}, device, logits,
+           data_of<std::int64_t>(k.targets), rows, checked_width(k.logits.dim(-1), k.name), is_aligned(logits, 16),
+           k.ignore_index, reinterpret_cast<unsigned long long*>(out), device.fault);
   });
 }
 
 void run(Cuda device, const CountTargets& k) {
   using namespace loss_kernels;
   if (!k.out.has_bytes()) return;
-  launch(k.name, count_targets, {.grid = dim3(1), .block = dim3(kCountThreads)}, device, data_of<std::int64_t>(k.targets), k.targets.numel(), k.ignore_index,
-         data_of<std::int64_t>(k.out));
+  launch(k.name, count_targets, {.grid = dim3(1), .block = dim3(kCountThreads)}, device, data_of<std::int64_t>(k.targets),
+         k.targets.numel(), k.ignore_index, data_of<std::int64_t>(k.out));
 }
 
 }  // namespace refrain

@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(kThreads* kRows) cross_entropy_rows(CrossEntro
 
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
-    reduce_losses(const T* losses, const std::int64_t* targets, T* out, std::int64_t rows, std::int64_t ignore_index, Reduction reduction, double scale) {
+    reduce_losses(const T* losses, const std::int64_t* targets, T* out, std::int64_t rows, std::int64_t ignore_index,
+                  Reduction reduction, double scale) {
   REFRAIN_SHARED(T, tile, [kSumTile]);
   REFRAIN_SHARED(unsigned long long, slots, [kSumThreads / kWarp]);
   double sum = sum_in_order(losses, rows, tile);
@@ -165,7 +166,8 @@ __global__ void __launch_bounds__(kThreads* kRows) cross_entropy_backward(CrossE
   REFRAIN_SHARED(unsigned long long, slots, [kThreads * kRows / kWarp]);
   const double factor = gradient_factor<kThreads * kRows>(a.targets, a.rows, a.ignore_index, a.reduction, a.scale, slots);
   const RowLayout<kThreads, K> layout(a.classes, a.has_packs);
-  for (std::int64_t r = std::int64_t(blockIdx.x) * kRows + threadIdx.x / kThreads; r < a.rows; r += std::int64_t(gridDim.x) * kRows) {
+  for (std::int64_t r = std::int64_t(blockIdx.x) * kRows + threadIdx.x / kThreads; r < a.rows;
+       r += std::int64_t(gridDim.x) * kRows) {
     const std::int64_t target = a.targets[r];
     const bool is_bad = target != a.ignore_index && (target < 0 || target >= a.classes);
     if (is_bad && threadIdx.x % kThreads == 0) report(a.fault, CudaFault::cross_entropy_target, r, target, a.classes);
@@ -196,18 +198,20 @@ __global__ void __launch_bounds__(kThreads* kRows) cross_entropy_backward(CrossE
 
 template <class T>
 __global__ void __launch_bounds__(kSumThreads)
-    spread_loss_gradient(const T* grad_out, const std::int64_t* targets, T* out, std::int64_t rows, std::int64_t ignore_index, Reduction reduction,
-                         double scale) {
+    spread_loss_gradient(const T* grad_out, const std::int64_t* targets, T* out, std::int64_t rows, std::int64_t ignore_index,
+                         Reduction reduction, double scale) {
   REFRAIN_SHARED(unsigned long long, slots, [kSumThreads / kWarp]);
   const double factor = gradient_factor<kSumThreads>(targets, rows, ignore_index, reduction, scale, slots);
   const T value = T(double(*grad_out) * factor);
-  for (std::int64_t i = std::int64_t(blockIdx.x) * kSumThreads + threadIdx.x; i < rows; i += std::int64_t(gridDim.x) * kSumThreads) out[i] = value;
+  for (std::int64_t i = std::int64_t(blockIdx.x) * kSumThreads + threadIdx.x; i < rows;
+       i += std::int64_t(gridDim.x) * kSumThreads)
+    out[i] = value;
 }
 
 template <class T, class K>
 void launch_reduction(Cuda device, const K& k, const T* losses) {
-  launch(k.name, reduce_losses<T>, {.grid = dim3(1), .block = dim3(kSumThreads)}, device, losses, data_of<std::int64_t>(k.targets), data_of<T>(k.out),
-         k.targets.numel(), k.ignore_index, k.reduction, k.scale);
+  launch(k.name, reduce_losses<T>, {.grid = dim3(1), .block = dim3(kSumThreads)}, device, losses,
+         data_of<std::int64_t>(k.targets), data_of<T>(k.out), k.targets.numel(), k.ignore_index, k.reduction, k.scale);
 }
 
 }  // namespace loss_kernels
@@ -234,7 +238,8 @@ void run(Cuda device, const CrossEntropyForward& k) {
     a.fault = device.fault;
     choose_threads<T>(a.classes, [&](auto threads) {
       constexpr int kThreads = threads, kRows = kThreads == kWarp ? 4 : 1;
-      launch(k.name, cross_entropy_rows<S, kThreads, kRows>, {.grid = dim3(unsigned(ceil_div(a.rows, kRows))), .block = dim3(kThreads * kRows)}, device, a);
+      launch(k.name, cross_entropy_rows<S, kThreads, kRows>,
+             {.grid = dim3(unsigned(ceil_div(a.rows, kRows))), .block = dim3(kThreads * kRows)}, device, a);
     });
     if (is_summed && k.out.has_bytes()) launch_reduction<T>(device, k, a.losses);
   });
@@ -264,7 +269,8 @@ void run(Cuda device, const CrossEntropyBackward& k) {
     choose_threads<T>(a.classes, [&](auto threads) {
       constexpr int kThreads = threads, kRows = kThreads == kWarp ? 4 : 1;
       const std::int64_t blocks = std::min(ceil_div(a.rows, kRows), kMostBackwardBlocks);
-      launch(k.name, cross_entropy_backward<S, kThreads, kRows>, {.grid = dim3(unsigned(blocks)), .block = dim3(kThreads * kRows)}, device, a);
+      launch(k.name, cross_entropy_backward<S, kThreads, kRows>,
+             {.grid = dim3(unsigned(blocks)), .block = dim3(kThreads * kRows)}, device, a);
     });
   });
 }
@@ -282,8 +288,9 @@ void run(Cuda device, const SpreadLossGradient& k) {
   const auto spread = [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t rows = k.targets.numel(), blocks = std::min<std::int64_t>(ceil_div(rows, kSumThreads), 64);
-    launch(k.name, spread_loss_gradient<T>, {.grid = dim3(unsigned(blocks)), .block = dim3(kSumThreads)}, device, data_of<T>(k.grad_out),
-           data_of<std::int64_t>(k.targets), data_of<T>(k.out), rows, k.ignore_index, k.reduction, k.scale);
+    launch(k.name, spread_loss_gradient<T>, {.grid = dim3(unsigned(blocks)), .block = dim3(kSumThreads)}, device,
+           data_of<T>(k.grad_out), data_of<std::int64_t>(k.targets), data_of<T>(k.out), rows, k.ignore_index, k.reduction,
+           k.scale);
   };
   k.out.dtype() == DType::f64 ? spread(double{}) : spread(float{});
 }

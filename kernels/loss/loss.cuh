@@ -40,8 +40,9 @@ __device__ __forceinline__ std::int64_t count_kept(const std::int64_t* targets, 
 
 // What the gradient of a sum or mean over rows is multiplied by for each of them.
 template <int kThreads>
-__device__ __forceinline__ double gradient_factor(const std::int64_t* targets, std::int64_t rows, std::int64_t ignore_index, Reduction reduction,
-                                                  double scale, unsigned long long (&slots)[kThreads / kWarp]) {
+__device__ __forceinline__ double gradient_factor(const std::int64_t* targets, std::int64_t rows, std::int64_t ignore_index,
+                                                  Reduction reduction, double scale,
+                                                  unsigned long long (&slots)[kThreads / kWarp]) {
   if (reduction != Reduction::mean) return scale;
   const std::int64_t kept = count_kept<kThreads>(targets, rows, ignore_index, slots);
   return scale / double(kept > 1 ? kept : 1);

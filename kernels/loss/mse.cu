@@ -22,7 +22,7 @@ struct MseElements {
   bool has_packs;
 };
 
-// A piece's last pack may be partial: a piece is a row whose width is rounded up to packs, all but whose end is whole.
+// K neighbours, at once where they are before `end` and addresses allow it; zeros past the end.
 template <class E, int K>
 __device__ __forceinline__ Group<E, K> load_elements(const E* address, std::int64_t at, std::int64_t end, bool has_packs) {
   Group<E, K> group;
@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kMseThreads) mse_pieces(MseElements<X, Y> a, d
 }
 
 template <class T>
-__global__ void __launch_bounds__(kSumThreads) mse_add_pieces(const double* partials, std::int64_t pieces, double divisor, T* out) {
+__global__ void __launch_bounds__(kSumThreads)
+    mse_add_pieces(const double* partials, std::int64_t pieces, double divisor, T* out) {
   REFRAIN_SHARED(double, tile, [kSumTile]);
   const double sum = sum_in_order(partials, pieces, tile);
   if (threadIdx.x == 0) *out = T(sum / divisor);
@@ -108,7 +109,8 @@ void dispatch_pair(DType x, DType target, std::string_view op, F&& f) {
   cuda::dispatch_floating(x, op, [&](auto x_zero) {
     if (x == target) return f(x_zero, x_zero);
     if constexpr (sizeof(x_zero) == 2) return f(x_zero, float{});
-    else if constexpr (std::is_same_v<decltype(x_zero), float>) return target == DType::f16 ? f(float{}, half{}) : f(float{}, bfloat{});
+    else if constexpr (std::is_same_v<decltype(x_zero), float>)
+      return target == DType::f16 ? f(float{}, half{}) : f(float{}, bfloat{});
     else fail(op, ": no CUDA kernel for x ", x, " and target ", target);
   });
 }
@@ -132,15 +134,16 @@ void run(Cuda device, const MseForward& k) {
     using T = loss_kernels::accumulator<X>;
     const auto a = elements_of<X, Y>(k);
     if (k.reduction == Reduction::none) {
-      return launch(k.name, mse_squares<X, Y>, {.grid = dim3(unsigned(ceil_div(a.numel, kMseSpan))), .block = dim3(kMseThreads)}, device, a,
-                    data_of<T>(k.out));
+      return launch(k.name, mse_squares<X, Y>, {.grid = dim3(unsigned(ceil_div(a.numel, kMseSpan))), .block = dim3(kMseThreads)},
+                    device, a, data_of<T>(k.out));
     }
     const std::int64_t pieces = ceil_div(a.numel, kPiece);
     invariant(pieces == MseForward::num_partials(a.numel), "mse_loss: pieces differ from the scratch's");
     double* partials = data_of<double>(k.partials);
     launch(k.name, mse_pieces<X, Y>, {.grid = dim3(unsigned(pieces)), .block = dim3(kMseThreads)}, device, a, partials);
     const double divisor = k.reduction == Reduction::mean ? double(std::max<std::int64_t>(1, a.numel)) : 1.0;
-    launch(k.name, mse_add_pieces<T>, {.grid = dim3(1), .block = dim3(kSumThreads)}, device, partials, pieces, divisor, data_of<T>(k.out));
+    launch(k.name, mse_add_pieces<T>, {.grid = dim3(1), .block = dim3(kSumThreads)}, device, partials, pieces, divisor,
+           data_of<T>(k.out));
   });
 }
 
@@ -155,7 +158,8 @@ void run(Cuda device, const MseBackward& k) {
     X* grad_x = data_of<X>(k.out);
     a.has_packs = a.has_packs && is_aligned(grad_x, kPackBytes<X, kMsePack<X, Y>>);
     const double factor = k.reduction == Reduction::mean ? 2.0 / double(std::max<std::int64_t>(1, a.numel)) : 2.0;
-    launch(k.name, mse_backward<X, Y>, {.grid = dim3(unsigned(ceil_div(a.numel, kMseThreads * kMsePack<X, Y>))), .block = dim3(kMseThreads)}, device, a,
+    launch(k.name, mse_backward<X, Y>,
+           {.grid = dim3(unsigned(ceil_div(a.numel, kMseThreads * kMsePack<X, Y>))), .block = dim3(kMseThreads)}, device, a,
            data_of<T>(k.grad_out), grad_x, k.reduction != Reduction::none, factor);
   });
 }

@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_run(E* address, const Group<E, kPack>& gro
 // kPack: elements at a time, 1 or as many as are 16 bytes of X.
 template <class X, class R, int kPack>
 __global__ void __launch_bounds__(kChannelThreads)
-    batch_norm_statistics(Images images, const X* x, accumulator<X>* mean_out, accumulator<X>* rstd_out, R* running_mean, R* running_var,
-                          accumulator<X> eps, accumulator<X> momentum) {
+    batch_norm_statistics(Images images, const X* x, accumulator<X>* mean_out, accumulator<X>* rstd_out, R* running_mean,
+                          R* running_var, accumulator<X> eps, accumulator<X> momentum) {
   using T = accumulator<X>;
   REFRAIN_SHARED(T, slots, [3][kChannelThreads / kWarp]);
   const std::int64_t c = blockIdx.x;
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kChannelThreads)
 }
 
 template <class R>
-__global__ void __launch_bounds__(256) batch_norm_running(const R* running_mean, const R* running_var, accumulator<R>* mean, accumulator<R>* rstd,
-                                                          accumulator<R> eps, std::int64_t channels) {
+__global__ void __launch_bounds__(256) batch_norm_running(const R* running_mean, const R* running_var, accumulator<R>* mean,
+                                                          accumulator<R>* rstd, accumulator<R> eps, std::int64_t channels) {
   using T = accumulator<R>;
   const std::int64_t c = std::int64_t(blockIdx.x) * 256 + threadIdx.x;
   if (c >= channels) return;
@@ -127,8 +127,9 @@ __global__ void __launch_bounds__(256) batch_norm_running(const R* running_mean,
 }
 
 template <class X, class O, class W, int kPack>
-__global__ void __launch_bounds__(256) batch_norm_apply(Images images, const X* x, const accumulator<X>* mean, const accumulator<X>* rstd, const W* weight,
-                                                        const W* bias, O* out, std::int64_t packs) {
+__global__ void __launch_bounds__(256)
+    batch_norm_apply(Images images, const X* x, const accumulator<X>* mean, const accumulator<X>* rstd, const W* weight,
+                     const W* bias, O* out, std::int64_t packs) {
   using T = accumulator<X>;
   const std::int64_t p = std::int64_t(blockIdx.x) * 256 + threadIdx.x;
   if (p >= packs) return;
@@ -209,8 +210,9 @@ void statistics(Cuda device, const BatchNormStatistics& k) {
   using T = accumulator<X>;
   const Images images = images_of(k.x.shape(), {k.x.address()});
   choose_pack<X>(images, [&](auto pack) {
-    launch(k.name, batch_norm_statistics<X, R, pack>, {.grid = dim3(unsigned(images.channels)), .block = dim3(kChannelThreads)}, device, images,
-           data_of<X>(k.x), data_of<T>(k.out), data_of<T>(k.rstd), data_of<R>(k.running_mean), data_of<R>(k.running_var), T(k.eps), T(k.momentum));
+    launch(k.name, batch_norm_statistics<X, R, pack>, {.grid = dim3(unsigned(images.channels)), .block = dim3(kChannelThreads)},
+           device, images, data_of<X>(k.x), data_of<T>(k.out), data_of<T>(k.rstd), data_of<R>(k.running_mean),
+           data_of<R>(k.running_var), T(k.eps), T(k.momentum));
   });
 }
 
@@ -231,8 +233,10 @@ void run(Cuda device, const BatchNormRunning& k) {
     using R = decltype(r);
     using T = cuda::accumulator<R>;
     const std::int64_t channels = k.out.numel();
-    cuda::launch(k.name, norm_kernels::batch_norm_running<R>, {.grid = dim3(unsigned(cuda::ceil_div(channels, 256))), .block = dim3(256)}, device,
-                 cuda::data_of<R>(k.running_mean), cuda::data_of<R>(k.running_var), cuda::data_of<T>(k.out), cuda::data_of<T>(k.rstd), T(k.eps), channels);
+    cuda::launch(k.name, norm_kernels::batch_norm_running<R>,
+                 {.grid = dim3(unsigned(cuda::ceil_div(channels, 256))), .block = dim3(256)}, device,
+                 cuda::data_of<R>(k.running_mean), cuda::data_of<R>(k.running_var), cuda::data_of<T>(k.out),
+                 cuda::data_of<T>(k.rstd), T(k.eps), channels);
   });
 }
 
@@ -244,8 +248,9 @@ void run(Cuda device, const BatchNormApply& k) {
     const norm_kernels::Images images = norm_kernels::images_of(k.x.shape(), {k.x.address(), k.out.address()});
     norm_kernels::choose_pack<X>(images, [&](auto pack) {
       const std::int64_t packs = k.out.numel() / pack;
-      launch(k.name, norm_kernels::batch_norm_apply<X, O, W, pack>, {.grid = dim3(unsigned(ceil_div(packs, 256))), .block = dim3(256)}, device, images,
-             data_of<X>(k.x), data_of<T>(k.mean), data_of<T>(k.rstd), data_of<W>(k.weight), data_of<W>(k.bias), data_of<O>(k.out), packs);
+      launch(k.name, norm_kernels::batch_norm_apply<X, O, W, pack>,
+             {.grid = dim3(unsigned(ceil_div(packs, 256))), .block = dim3(256)}, device, images, data_of<X>(k.x),
+             data_of<T>(k.mean), data_of<T>(k.rstd), data_of<W>(k.weight), data_of<W>(k.bias), data_of<O>(k.out), packs);
     });
   });
 }
@@ -255,16 +260,17 @@ void run(Cuda device, const BatchNormBackward& k) {
   if (!k.out.has_bytes() && !k.grad_weight.has_bytes() && !k.grad_bias.has_bytes()) return;
   norm_dtypes::dispatch_on_device(k, k.grad_out.dtype(), [&]<class X, class O, class W>() {
     using T = cuda::accumulator<X>;
-    const norm_kernels::BatchNormGradients<X, O, W> a{.images = norm_kernels::images_of(k.x.shape(), {k.grad_out.address(), k.x.address(), k.out.address()}),
-                                                      .grad_out = data_of<O>(k.grad_out),
-                                                      .x = data_of<X>(k.x),
-                                                      .mean = data_of<T>(k.mean),
-                                                      .rstd = data_of<T>(k.rstd),
-                                                      .weight = data_of<W>(k.weight),
-                                                      .grad_x = data_of<X>(k.out),
-                                                      .grad_weight = data_of<W>(k.grad_weight),
-                                                      .grad_bias = data_of<W>(k.grad_bias),
-                                                      .batch_statistics = k.batch_statistics};
+    const norm_kernels::BatchNormGradients<X, O, W> a{
+        .images = norm_kernels::images_of(k.x.shape(), {k.grad_out.address(), k.x.address(), k.out.address()}),
+        .grad_out = data_of<O>(k.grad_out),
+        .x = data_of<X>(k.x),
+        .mean = data_of<T>(k.mean),
+        .rstd = data_of<T>(k.rstd),
+        .weight = data_of<W>(k.weight),
+        .grad_x = data_of<X>(k.out),
+        .grad_weight = data_of<W>(k.grad_weight),
+        .grad_bias = data_of<W>(k.grad_bias),
+        .batch_statistics = k.batch_statistics};
     norm_kernels::choose_pack<X>(a.images, [&](auto pack) {
       launch(k.name, norm_kernels::batch_norm_backward<X, O, W, pack>,
              {.grid = dim3(unsigned(a.images.channels)), .block = dim3(norm_kernels::kChannelThreads)}, device, a);

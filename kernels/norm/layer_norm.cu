@@ -28,7 +28,8 @@ struct LayerNormRows {
 
 // The one place that says how an output is made: forward and rebuild give the same bits.
 template <class X, class O, class W, class T, class Layout, int K>
-__device__ __forceinline__ void store_normalized(const LayerNormRows<X, O, W>& a, const Layout& layout, O* out, int slot, const Group<X, K>& x, T mean, T rstd) {
+__device__ __forceinline__ void store_normalized(const LayerNormRows<X, O, W>& a, const Layout& layout, O* out, int slot,
+                                                 const Group<X, K>& x, T mean, T rstd) {
   Group<W, K> weight, bias;
   if (a.weight) weight = layout.load(a.weight, slot);
   if (a.bias) bias = layout.load(a.bias, slot);
@@ -100,7 +101,8 @@ __global__ void __launch_bounds__(kThreads* kRows) layer_norm_forward(LayerNormR
   for (int s = 0; s < kSlots; ++s) {
     if (layout.has_slot(s)) store_normalized(a, layout, out, s, kept[s], mean, rstd);
   }
-  if constexpr (kThreads > kWarp) layout.template for_rest<kSlots>([&](int s) { store_normalized(a, layout, out, s, layout.load(x, s), mean, rstd); });
+  if constexpr (kThreads > kWarp)
+    layout.template for_rest<kSlots>([&](int s) { store_normalized(a, layout, out, s, layout.load(x, s), mean, rstd); });
 }
 
 inline constexpr int kRebuildRows = 8;  // a warp each, of kRebuildSpan columns; blocks in y share a row
@@ -116,7 +118,8 @@ __global__ void __launch_bounds__(kWarp* kRebuildRows) layer_norm_rebuild(LayerN
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) {
     const int s = int(blockIdx.y) * kSlots + i;
-    if (layout.has_slot(s)) store_normalized(a, layout, a.out + r * a.channels, s, layout.load(a.x + r * a.channels, s), mean, rstd);
+    if (layout.has_slot(s))
+      store_normalized(a, layout, a.out + r * a.channels, s, layout.load(a.x + r * a.channels, s), mean, rstd);
   }
 }
 
@@ -134,8 +137,8 @@ LayerNormRows<X, O, W> rows_of(const K& k) {
   a.rstd = const_cast<T*>(data_of<T>(k.rstd));
   a.channels = checked_width(k.x.dim(-1), K::name);
   a.rows = a.channels ? k.x.numel() / a.channels : k.mean.numel();
-  a.has_packs = is_aligned(a.x, kPackBytes<X, kPack>) && is_aligned(a.out, kPackBytes<O, kPack>) && is_aligned(a.weight, kPackBytes<W, kPack>) &&
-                is_aligned(a.bias, kPackBytes<W, kPack>);
+  a.has_packs = is_aligned(a.x, kPackBytes<X, kPack>) && is_aligned(a.out, kPackBytes<O, kPack>) &&
+                is_aligned(a.weight, kPackBytes<W, kPack>) && is_aligned(a.bias, kPackBytes<W, kPack>);
   return a;
 }
 
@@ -161,7 +164,8 @@ void run(Cuda device, const LayerNormRebuild& k) {
     const auto a = norm_kernels::rows_of<X, O, W>(k);
     constexpr int kColumns = cuda::kWarp * cuda::kKept<cuda::accumulator<X>, cuda::kWarp>;
     cuda::launch(k.name, norm_kernels::layer_norm_rebuild<X, O, W>,
-                 {.grid = dim3(unsigned(cuda::ceil_div(a.rows, norm_kernels::kRebuildRows)), unsigned(cuda::ceil_div(a.channels, kColumns))),
+                 {.grid = dim3(unsigned(cuda::ceil_div(a.rows, norm_kernels::kRebuildRows)),
+                               unsigned(cuda::ceil_div(a.channels, kColumns))),
                   .block = dim3(cuda::kWarp * norm_kernels::kRebuildRows)},
                  device, a);
   });

@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kThreads* kRows) layer_norm_backward(LayerNorm
     Group<O, K> gs[kSlots];
     T sum_g = 0, sum_gx = 0;
     // Past the row's end grad_out is 0, and so is all that it is a factor of.
-    const auto add = [&](int s, const Group<X, K>& x_group, const Group<O, K>& g_group, Group<T, K>& for_weight, Group<T, K>& for_bias) {
+    const auto add = [&](int s, const Group<X, K>& x_group, const Group<O, K>& g_group, Group<T, K>& for_weight,
+                         Group<T, K>& for_bias) {
       Group<W, K> weight;
       if (a.weight) weight = layout.load(a.weight, s);
 #pragma unroll
@@ -135,7 +136,8 @@ __global__ void __launch_bounds__(kThreads* kRows) layer_norm_backward(LayerNorm
     for (int s = 0; s < kSlots; ++s) {
       if (layout.has_slot(s)) store(s, xs[s], gs[s]);
     }
-    if constexpr (kThreads > kWarp) layout.template for_rest<kSlots>([&](int s) { store(s, layout.load(x, s), layout.load(grad_out, s)); });
+    if constexpr (kThreads > kWarp)
+      layout.template for_rest<kSlots>([&](int s) { store(s, layout.load(x, s), layout.load(grad_out, s)); });
   }
   if (!scratch) return;
   if constexpr (kRows > 1) {
@@ -181,7 +183,8 @@ inline constexpr int kMostPieces = 64;
 
 // Adds the pieces of 32 columns in their order and rounds once; y chooses the weight or the bias.
 template <class W, class T>
-__global__ void __launch_bounds__(256) layer_norm_add_pieces(const T* scratch, W* grad_weight, W* grad_bias, int pieces, int channels) {
+__global__ void __launch_bounds__(256)
+    layer_norm_add_pieces(const T* scratch, W* grad_weight, W* grad_bias, int pieces, int channels) {
   REFRAIN_SHARED(T, tile, [kMostPieces][kWarp]);
   W* out = blockIdx.y == 0 ? grad_weight : grad_bias;
   if (!out) return;
@@ -225,7 +228,8 @@ void run(Cuda device, const LayerNormBackward& k) {
     const int pieces = int(LayerNormBackward::num_scratch(rows, channels) / (2 * std::int64_t(channels)));
     // As num_scratch() has them.
     const std::int64_t piece = std::max((rows + 63) / 64, std::max<std::int64_t>(1, 16384 / channels));
-    invariant(pieces <= norm_kernels::kMostPieces && pieces == ceil_div(rows, piece), "layer_norm_backward: pieces differ from the scratch's");
+    invariant(pieces <= norm_kernels::kMostPieces && pieces == ceil_div(rows, piece),
+              "layer_norm_backward: pieces differ from the scratch's");
     choose_threads<T>(channels, [&](auto threads) {
       constexpr int kThreads = threads, kRows = kThreads == kWarp ? norm_kernels::kBackwardRows<T> : 1;
       a.rows_per_block = sums_parameters ? piece : kRows;
@@ -233,8 +237,9 @@ void run(Cuda device, const LayerNormBackward& k) {
              {.grid = dim3(unsigned(ceil_div(rows, a.rows_per_block))), .block = dim3(kThreads * kRows)}, device, a);
     });
     if (!sums_parameters) return;
-    launch(k.name, norm_kernels::layer_norm_add_pieces<W, T>, {.grid = dim3(unsigned(ceil_div(channels, kWarp)), 2), .block = dim3(256)}, device,
-           a.scratch, data_of<W>(k.grad_weight), data_of<W>(k.grad_bias), pieces, channels);
+    launch(k.name, norm_kernels::layer_norm_add_pieces<W, T>,
+           {.grid = dim3(unsigned(ceil_div(channels, kWarp)), 2), .block = dim3(256)}, device, a.scratch,
+           data_of<W>(k.grad_weight), data_of<W>(k.grad_bias), pieces, channels);
   });
 }
 

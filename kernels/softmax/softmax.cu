@@ -108,7 +108,8 @@ __device__ __forceinline__ T gradient(T y, T g, T sum, bool is_log) {
 
 template <class S, int kThreads, int kRows>
 __global__ void __launch_bounds__(kThreads* kRows)
-    softmax_rows_backward(const S* y_rows, const S* grad_out_rows, S* grad_x_rows, std::int64_t rows, int length, bool is_log, bool has_packs) {
+    softmax_rows_backward(const S* y_rows, const S* grad_out_rows, S* grad_x_rows, std::int64_t rows, int length, bool is_log,
+                          bool has_packs) {
   using T = accumulator<S>;
   constexpr int K = kPack<S>, kSlots = kKept<T, kThreads> / K;
   REFRAIN_SHARED(T, shared, [kThreads / kWarp]);
@@ -138,13 +139,15 @@ __global__ void __launch_bounds__(kThreads* kRows)
     gs[s] = layout.load(grad_out, s);
     add(ys[s], gs[s]);
   }
-  if constexpr (kThreads > kWarp) layout.template for_rest<kSlots>([&](int s) { add(layout.load(y, s), layout.load(grad_out, s)); });
+  if constexpr (kThreads > kWarp)
+    layout.template for_rest<kSlots>([&](int s) { add(layout.load(y, s), layout.load(grad_out, s)); });
   sum = row_reduce<kThreads, Add>(sum, shared);
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
     if (layout.has_slot(s)) store(s, ys[s], gs[s]);
   }
-  if constexpr (kThreads > kWarp) layout.template for_rest<kSlots>([&](int s) { store(s, layout.load(y, s), layout.load(grad_out, s)); });
+  if constexpr (kThreads > kWarp)
+    layout.template for_rest<kSlots>([&](int s) { store(s, layout.load(y, s), layout.load(grad_out, s)); });
 }
 
 template <class S>
@@ -166,7 +169,8 @@ __global__ void __launch_bounds__(kColumnThreads) softmax_columns(const S* x, S*
 }
 
 template <class S>
-__global__ void __launch_bounds__(kColumnThreads) softmax_columns_backward(const S* y, const S* grad_out, S* grad_x, Lines lines, bool is_log) {
+__global__ void __launch_bounds__(kColumnThreads)
+    softmax_columns_backward(const S* y, const S* grad_out, S* grad_x, Lines lines, bool is_log) {
   using T = accumulator<S>;
   const std::int64_t line = std::int64_t(blockIdx.x) * kColumnThreads + threadIdx.x;
   if (line >= lines.outer * lines.inner) return;
@@ -176,7 +180,8 @@ __global__ void __launch_bounds__(kColumnThreads) softmax_columns_backward(const
     const T g = widen(grad_out[i]);
     sum = is_log ? sum + g : fused(g, T(widen(y[i])), sum);
   }
-  for (std::int64_t j = 0, i = first; j < lines.length; ++j, i += lines.inner) grad_x[i] = narrow<S>(gradient(T(widen(y[i])), T(widen(grad_out[i])), sum, is_log));
+  for (std::int64_t j = 0, i = first; j < lines.length; ++j, i += lines.inner)
+    grad_x[i] = narrow<S>(gradient(T(widen(y[i])), T(widen(grad_out[i])), sum, is_log));
 }
 
 inline dim3 column_blocks(const Lines& lines) { return dim3(unsigned(ceil_div(lines.outer * lines.inner, kColumnThreads))); }
@@ -192,15 +197,16 @@ void run(Cuda device, const SoftmaxForward& k) {
     const S* x = data_of<S>(k.x);
     S* out = data_of<S>(k.out);
     if (lines.inner != 1) {
-      return launch(k.name, softmax_kernels::softmax_columns<S>, {.grid = softmax_kernels::column_blocks(lines), .block = dim3(softmax_kernels::kColumnThreads)},
-                    device, x, out, lines, k.is_log);
+      return launch(k.name, softmax_kernels::softmax_columns<S>,
+                    {.grid = softmax_kernels::column_blocks(lines), .block = dim3(softmax_kernels::kColumnThreads)}, device, x,
+                    out, lines, k.is_log);
     }
     const int length = checked_width(lines.length, k.name);
     choose_threads<cuda::accumulator<S>>(length, [&](auto threads) {
       constexpr int kThreads = threads, kRows = kThreads == kWarp ? 4 : 1;
       launch(k.name, softmax_kernels::softmax_rows<S, kThreads, kRows>,
-             {.grid = dim3(unsigned(ceil_div(lines.outer, kRows))), .block = dim3(kThreads * kRows)}, device, x, out, lines.outer, length, k.is_log,
-             is_aligned(x, 16) && is_aligned(out, 16));
+             {.grid = dim3(unsigned(ceil_div(lines.outer, kRows))), .block = dim3(kThreads * kRows)}, device, x, out, lines.outer,
+             length, k.is_log, is_aligned(x, 16) && is_aligned(out, 16));
     });
   });
 }
@@ -215,14 +221,15 @@ void run(Cuda device, const SoftmaxBackward& k) {
     S* grad_x = data_of<S>(k.out);
     if (lines.inner != 1) {
       return launch(k.name, softmax_kernels::softmax_columns_backward<S>,
-                    {.grid = softmax_kernels::column_blocks(lines), .block = dim3(softmax_kernels::kColumnThreads)}, device, y, grad_out, grad_x, lines, k.is_log);
+                    {.grid = softmax_kernels::column_blocks(lines), .block = dim3(softmax_kernels::kColumnThreads)}, device, y,
+                    grad_out, grad_x, lines, k.is_log);
     }
     const int length = checked_width(lines.length, k.name);
     choose_threads<cuda::accumulator<S>>(length, [&](auto threads) {
       constexpr int kThreads = threads, kRows = kThreads == kWarp ? 4 : 1;
       launch(k.name, softmax_kernels::softmax_rows_backward<S, kThreads, kRows>,
-             {.grid = dim3(unsigned(ceil_div(lines.outer, kRows))), .block = dim3(kThreads * kRows)}, device, y, grad_out, grad_x, lines.outer, length,
-             k.is_log, is_aligned(y, 16) && is_aligned(grad_out, 16) && is_aligned(grad_x, 16));
+             {.grid = dim3(unsigned(ceil_div(lines.outer, kRows))), .block = dim3(kThreads * kRows)}, device, y, grad_out, grad_x,
+             lines.outer, length, k.is_log, is_aligned(y, 16) && is_aligned(grad_out, 16) && is_aligned(grad_x, 16));
     });
   });
 }

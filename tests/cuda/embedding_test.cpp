@@ -17,7 +17,8 @@ std::vector<std::int64_t> random_indices(std::int64_t count, std::int64_t num_ro
   return indices;
 }
 
-Tensor backward(const Tensor& grad_out, const Tensor& indices, std::int64_t padding_idx, std::int64_t num_rows, bool is_cuda, std::int64_t margin = kAligned) {
+Tensor backward(const Tensor& grad_out, const Tensor& indices, std::int64_t padding_idx, std::int64_t num_rows, bool is_cuda,
+                std::int64_t margin = kAligned) {
   DeviceTensors on(margin);
   const DType dtype = grad_out.dtype();
   const Shape shape{num_rows, grad_out.dim(-1)};
@@ -73,29 +74,37 @@ TEST_CASE("cuda embedding_backward: the CPU's bits for every dtype, width and ad
   }
 }
 
-// Tables around the ends of one and two digits; fewer indices than rows and more; chunks that are full, almost full and one more;
+// Tables around the ends of one and two digits; fewer indices than rows and more; chunks that are full and one more;
 // all indices alike, which is one long sum.
 TEST_CASE("cuda embedding_backward: the CPU's bits for tables and batches of any size") {
   for (DType dtype : {DType::f32, DType::bf16}) {
-    for (std::int64_t num_rows : {1, 2, 255, 256, 257, 1000, 66000}) {
-      for (std::int64_t count : {0, 1, 33, 1023, 1024, 1025, 2500}) {
-        if (num_rows > 1000 && count != 1025) continue;
+    for (std::int64_t num_rows : {1, 255, 256, 257, 66000}) {
+      for (std::int64_t count : {0, 1, 33, 1024, 1025, 2500}) {
+        if ((num_rows > 1000 && count != 1025) || (count == 2500 && num_rows != 257)) continue;
         INFO(dtype << " " << count << " of " << num_rows);
-        const Tensor grad_out = random_tensor({count, 3}, dtype, 1), indices = indices_of(random_indices(count, num_rows, 2), DType::i64);
-        CHECK(num_different(backward(grad_out, indices, -1, num_rows, true), backward(grad_out, indices, -1, num_rows, false)) == 0);
+        const Tensor grad_out = random_tensor({count, 3}, dtype, 1),
+                     indices = indices_of(random_indices(count, num_rows, 2), DType::i64);
+        CHECK(num_different(backward(grad_out, indices, -1, num_rows, true), backward(grad_out, indices, -1, num_rows, false)) ==
+              0);
         const Tensor same = indices_of(std::vector<std::int64_t>(std::size_t(count), num_rows - 1), DType::i64);
-        if (num_rows <= 1000) CHECK(num_different(backward(grad_out, same, -1, num_rows, true), backward(grad_out, same, -1, num_rows, false)) == 0);
+        if (num_rows <= 1000)
+          CHECK(num_different(backward(grad_out, same, -1, num_rows, true), backward(grad_out, same, -1, num_rows, false)) == 0);
       }
     }
   }
 }
 
 TEST_CASE("cuda embedding_backward: every index may be the padding's, and the gradient may be unwanted") {
-  const Tensor grad_out = random_tensor({40, 5}, DType::f32, 1), indices = indices_of(std::vector<std::int64_t>(40, 2), DType::i64);
+  const Tensor grad_out = random_tensor({40, 5}, DType::f32, 1),
+               indices = indices_of(std::vector<std::int64_t>(40, 2), DType::i64);
   CHECK(backward(grad_out, indices, 2, 4, true).to_vector<double>() == std::vector<double>(20, 0.0));
   const Device cuda = cuda_device();
-  launch(EmbeddingBackward{.grad_out = on_cuda(grad_out), .indices = on_cuda(indices), .padding_idx = -1, .out = without_bytes({4, 5}, DType::f32, cuda),
-                           .order = empty({EmbeddingBackward::num_order(DeviceKind::cuda, 40, 4, DType::f32)}, DType::i64, cuda)});
+  launch(
+      EmbeddingBackward{.grad_out = on_cuda(grad_out),
+                        .indices = on_cuda(indices),
+                        .padding_idx = -1,
+                        .out = without_bytes({4, 5}, DType::f32, cuda),
+                        .order = empty({EmbeddingBackward::num_order(DeviceKind::cuda, 40, 4, DType::f32)}, DType::i64, cuda)});
   launch(EmbeddingForward{.indices = on_cuda(indices), .weight = on_cuda(random_tensor({4, 5}, DType::f32, 1)),
                           .out = without_bytes({40, 5}, DType::f32, cuda)});
 }
@@ -117,8 +126,12 @@ TEST_CASE("cuda embedding: an index outside the table is told when the device is
         CHECK(values[9 + c] == table[9 + c]);
       }
       const Tensor grad_weight = zeros({4, 3}, DType::f32, cuda);
-      launch(EmbeddingBackward{.grad_out = out, .indices = indices, .padding_idx = -1, .out = grad_weight,
-                               .order = empty({EmbeddingBackward::num_order(DeviceKind::cuda, 4, 4, DType::f32)}, DType::i64, cuda)});
+      launch(EmbeddingBackward{
+          .grad_out = out,
+          .indices = indices,
+          .padding_idx = -1,
+          .out = grad_weight,
+          .order = empty({EmbeddingBackward::num_order(DeviceKind::cuda, 4, 4, DType::f32)}, DType::i64, cuda)});
       const std::string backward_message = message_of([&] { (void)on_cpu(grad_weight); });
       CHECK_THAT(backward_message, Catch::Contains(concat("index ", bad)) && Catch::Contains("position 2"));
       const std::vector<double> gradient = grad_weight.to_vector<double>();

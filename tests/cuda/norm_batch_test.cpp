@@ -32,7 +32,12 @@ Statistics statistics(const Tensor& x, DType running, std::int64_t margin) {
   const DType accumulator = accumulator_dtype(x.dtype());
   const Statistics s{on.output(channels, accumulator), on.output(channels, accumulator), on.put(full(channels, 0.5, running)),
                      on.put(full(channels, 2, running))};
-  launch(BatchNormStatistics{.x = on.put(x), .eps = 1e-5, .momentum = 0.25, .out = s.mean, .rstd = s.rstd, .running_mean = s.running_mean,
+  launch(BatchNormStatistics{.x = on.put(x),
+                             .eps = 1e-5,
+                             .momentum = 0.25,
+                             .out = s.mean,
+                             .rstd = s.rstd,
+                             .running_mean = s.running_mean,
                              .running_var = s.running_var});
   CHECK(on.are_intact());
   return {on_cpu(s.mean), on_cpu(s.rstd), on_cpu(s.running_mean), on_cpu(s.running_var)};
@@ -46,14 +51,22 @@ struct BackwardInputs {
   Tensor grad_out, x, mean, rstd, weight;
 };
 
-Gradients backward(const BackwardInputs& in, const Dtypes& d, bool batch_statistics, bool is_cuda, std::int64_t margin = kAligned) {
+Gradients backward(const BackwardInputs& in, const Dtypes& d, bool batch_statistics, bool is_cuda,
+                   std::int64_t margin = kAligned) {
   DeviceTensors on(margin);
   const Shape channels{in.x.dim(1)};
   const auto put = [&](const Tensor& t) { return is_cuda ? on.put(t) : t; };
   const auto output = [&](const Shape& shape, DType dtype) { return is_cuda ? on.output(shape, dtype) : empty(shape, dtype); };
   const Gradients g{output(in.x.shape(), d.x), output(channels, d.weight), output(channels, d.weight)};
-  launch(BatchNormBackward{.grad_out = put(in.grad_out), .x = put(in.x), .mean = put(in.mean), .rstd = put(in.rstd), .weight = put(in.weight),
-                           .batch_statistics = batch_statistics, .out = g.x, .grad_weight = g.weight, .grad_bias = g.bias});
+  launch(BatchNormBackward{.grad_out = put(in.grad_out),
+                           .x = put(in.x),
+                           .mean = put(in.mean),
+                           .rstd = put(in.rstd),
+                           .weight = put(in.weight),
+                           .batch_statistics = batch_statistics,
+                           .out = g.x,
+                           .grad_weight = g.weight,
+                           .grad_bias = g.bias});
   CHECK(on.are_intact());
   return {on_cpu(g.x), on_cpu(g.weight), on_cpu(g.bias)};
 }
@@ -99,14 +112,17 @@ TEST_CASE("cuda batch_norm_statistics: within the roundings of their sums, the s
           running_var.push_back(2 + 0.25 * (squares[c] / (n - 1) - 2));
         }
         const DType accumulator = got.mean.dtype();
-        const auto mean_error = [&](std::size_t c) { return roundings_of(accumulator, n + 4) * spread[c] + roundings_of(accumulator, 2) * std::abs(mean[c]); };
+        const auto mean_error = [&](std::size_t c) {
+          return roundings_of(accumulator, n + 4) * spread[c] + roundings_of(accumulator, 2) * std::abs(mean[c]);
+        };
         CHECK(num_outside(got.mean, mean, [&](std::size_t c, double) { return mean_error(c); }) == 0);
         CHECK(num_outside(got.rstd, rstd, [&](std::size_t, double e) { return roundings_of(accumulator, n + 12) * e; }) == 0);
         CHECK(num_outside(got.running_mean, running_mean, [&](std::size_t c, double e) {
                 return stored(e, 0.25 * mean_error(c) + roundings_of(accumulator, 3), running);
               }) == 0);
         CHECK(num_outside(got.running_var, running_var, [&](std::size_t c, double e) {
-                return stored(e, 0.25 * roundings_of(accumulator, n + 12) * squares[c] / (n - 1) + roundings_of(accumulator, 6), running);
+                return stored(e, 0.25 * roundings_of(accumulator, n + 12) * squares[c] / (n - 1) + roundings_of(accumulator, 6),
+                              running);
               }) == 0);
       }
     }
@@ -150,7 +166,12 @@ TEST_CASE("cuda batch_norm: applied with the CPU's bits, at any address, with an
         for (std::int64_t margin : {kAligned, kMisaligned}) {
           DeviceTensors on(margin);
           const Tensor out = on.output(shape, used.out);
-          launch(BatchNormApply{.x = on.put(x), .mean = on.put(mean), .rstd = on.put(rstd), .weight = on.put(weight), .bias = on.put(bias), .out = out});
+          launch(BatchNormApply{.x = on.put(x),
+                                .mean = on.put(mean),
+                                .rstd = on.put(rstd),
+                                .weight = on.put(weight),
+                                .bias = on.put(bias),
+                                .out = out});
           CHECK(on.are_intact());
           CHECK(num_different(on_cpu(out), expected) == 0);
         }
@@ -166,12 +187,14 @@ TEST_CASE("cuda batch_norm_backward: gradients within the roundings of their sum
         INFO(name_of(d, shape) << " " << batch_statistics);
         const DType accumulator = accumulator_dtype(d.x);
         const Shape channels{shape[1]};
-        const BackwardInputs in{random_tensor(shape, d.out, 1, -1, 2), random_tensor(shape, d.x, 2, -2, 3), random_tensor(channels, accumulator, 3),
-                                random_tensor(channels, accumulator, 4, 0.5, 1.5), random_tensor(channels, d.weight, 5)};
+        const BackwardInputs in{random_tensor(shape, d.out, 1, -1, 2), random_tensor(shape, d.x, 2, -2, 3),
+                                random_tensor(channels, accumulator, 3), random_tensor(channels, accumulator, 4, 0.5, 1.5),
+                                random_tensor(channels, d.weight, 5)};
         const Gradients got = backward(in, d, batch_statistics, true);
         check_same(backward(in, d, batch_statistics, true, kMisaligned), got);
-        const std::vector<double> dy = in.grad_out.to_vector<double>(), x = in.x.to_vector<double>(), mean = in.mean.to_vector<double>(),
-                                  rstd = in.rstd.to_vector<double>(), w = in.weight.to_vector<double>();
+        const std::vector<double> dy = in.grad_out.to_vector<double>(), x = in.x.to_vector<double>(),
+                                  mean = in.mean.to_vector<double>(), rstd = in.rstd.to_vector<double>(),
+                                  w = in.weight.to_vector<double>();
         const std::size_t count = w.size();
         std::vector<double> sum_g(count), sum_gx(count), all_g(count), all_gx(count), grad_x(x.size()), error(x.size());
         const double n = double(x.size() / count);
@@ -183,18 +206,28 @@ TEST_CASE("cuda batch_norm_backward: gradients within the roundings of their sum
         for_elements(shape, [&](std::size_t i, std::size_t c) {
           const double xhat = (x[i] - mean[c]) * rstd[c], s = batch_statistics ? 1 / n : 0;
           grad_x[i] = w[c] * rstd[c] * (dy[i] - sum_g[c] * s - xhat * sum_gx[c] * s);
-          error[i] = std::abs(w[c]) * rstd[c] * (u(n + 6) * s * (all_g[c] + std::abs(xhat) * all_gx[c]) +
-                                                 u(7) * (std::abs(dy[i]) + s * std::abs(sum_g[c]) + s * std::abs(xhat * sum_gx[c])));
+          error[i] = std::abs(w[c]) * rstd[c] *
+                     (u(n + 6) * s * (all_g[c] + std::abs(xhat) * all_gx[c]) +
+                      u(7) * (std::abs(dy[i]) + s * std::abs(sum_g[c]) + s * std::abs(xhat * sum_gx[c])));
         });
         CHECK(num_outside(got.x, grad_x, [&](std::size_t i, double e) { return stored(e, error[i], d.x); }) == 0);
-        CHECK(num_outside(got.weight, sum_gx, [&](std::size_t c, double e) { return stored(e, u(n + 6) * all_gx[c], d.weight); }) == 0);
-        CHECK(num_outside(got.bias, sum_g, [&](std::size_t c, double e) { return stored(e, u(n + 4) * all_g[c], d.weight); }) == 0);
+        CHECK(num_outside(got.weight, sum_gx,
+                          [&](std::size_t c, double e) { return stored(e, u(n + 6) * all_gx[c], d.weight); }) == 0);
+        CHECK(num_outside(got.bias, sum_g, [&](std::size_t c, double e) { return stored(e, u(n + 4) * all_g[c], d.weight); }) ==
+              0);
         if (d.x != DType::f32 || shape != kShapes[2]) continue;
         const Device cuda = cuda_device();
-        const Tensor grad_x_alone = poisoned(shape, d.x, cuda), weight_alone = poisoned(channels, d.weight, cuda), bias_alone = poisoned(channels, d.weight, cuda);
+        const Tensor grad_x_alone = poisoned(shape, d.x, cuda), weight_alone = poisoned(channels, d.weight, cuda),
+                     bias_alone = poisoned(channels, d.weight, cuda);
         const auto alone = [&](const Tensor& out, const Tensor& grad_weight, const Tensor& grad_bias) {
-          launch(BatchNormBackward{.grad_out = on_cuda(in.grad_out), .x = on_cuda(in.x), .mean = on_cuda(in.mean), .rstd = on_cuda(in.rstd),
-                                   .weight = on_cuda(in.weight), .batch_statistics = batch_statistics, .out = out, .grad_weight = grad_weight,
+          launch(BatchNormBackward{.grad_out = on_cuda(in.grad_out),
+                                   .x = on_cuda(in.x),
+                                   .mean = on_cuda(in.mean),
+                                   .rstd = on_cuda(in.rstd),
+                                   .weight = on_cuda(in.weight),
+                                   .batch_statistics = batch_statistics,
+                                   .out = out,
+                                   .grad_weight = grad_weight,
                                    .grad_bias = grad_bias});
         };
         alone(grad_x_alone, {}, {});
@@ -213,8 +246,9 @@ TEST_CASE("cuda batch_norm_backward: sums of small integers give the CPU's bits"
       INFO(name_of(d, shape));
       const DType accumulator = accumulator_dtype(d.x);
       const Shape channels{shape[1]};
-      const BackwardInputs in{small_integers(shape, d.out, 1, 2), small_integers(shape, d.x, 2, 3), small_integers(channels, accumulator, 3, 1),
-                              full(channels, 0.5, accumulator), small_integers(channels, d.weight, 5, 2)};
+      const BackwardInputs in{small_integers(shape, d.out, 1, 2), small_integers(shape, d.x, 2, 3),
+                              small_integers(channels, accumulator, 3, 1), full(channels, 0.5, accumulator),
+                              small_integers(channels, d.weight, 5, 2)};
       check_same(backward(in, d, true, true), backward(in, d, true, false));
     }
   }

@@ -15,8 +15,9 @@ struct Case {
 };
 
 const std::vector<Case> kCases = {
-    {{1}, 0},       {{3, 1}, 1},    {{5, 31}, 1},  {{3, 32}, 1},    {{2, 3, 33}, 2}, {{3, 197}, 1},    {{2, 1000}, 1}, {{2, 1032}, 1},
-    {{2, 5000}, 1}, {{1, 4101}, 1}, {{0, 7}, 1},   {{7, 0}, 1},     {{31, 3}, 0},    {{2, 33, 35}, 1}, {{40, 1, 2}, 0},
+    {{1}, 0},      {{3, 1}, 1},    {{5, 31}, 1},   {{3, 32}, 1},     {{2, 3, 33}, 2},
+    {{3, 197}, 1}, {{2, 1000}, 1}, {{2, 1032}, 1}, {{2, 5000}, 1},   {{1, 4101}, 1},
+    {{0, 7}, 1},   {{7, 0}, 1},    {{31, 3}, 0},   {{2, 33, 35}, 1}, {{40, 1, 2}, 0},
 };
 
 Tensor forward(const Tensor& x, int dim, bool is_log, std::int64_t margin) {
@@ -86,7 +87,8 @@ TEST_CASE("cuda softmax: forward within the roundings of its sum, the same at an
         });
         const double n = 2 * kRange + double(c.length()) + 8, u = roundings_of(dtype, n);
         const double log_error = u + roundings_of(dtype, 8) * (kRange + std::log(double(c.length()) + 1));
-        CHECK(num_outside(got, expected, [&](std::size_t, double e) { return stored(e, is_log ? log_error : u * e, dtype); }) == 0);
+        CHECK(num_outside(got, expected, [&](std::size_t, double e) { return stored(e, is_log ? log_error : u * e, dtype); }) ==
+              0);
       }
     }
   }
@@ -98,7 +100,9 @@ TEST_CASE("cuda softmax: masked lines give zeros or -inf, never NaN; NaN and inf
     for (std::int64_t length : {3, 40, 1100}) {
       for (int dim : {0, 1}) {
         Tensor x = random_tensor(dim == 1 ? Shape{4, length} : Shape{length, 4}, DType::f64, 1);
-        const auto at = [&](std::int64_t line, std::int64_t i) -> double& { return x.data<double>()[dim == 1 ? line * length + i : i * 4 + line]; };
+        const auto at = [&](std::int64_t line, std::int64_t i) -> double& {
+          return x.data<double>()[dim == 1 ? line * length + i : i * 4 + line];
+        };
         for (std::int64_t i = 0; i < length; ++i) at(0, i) = -inf;
         for (std::int64_t i = 1; i < length; ++i) at(1, i) = -inf;
         at(2, length - 1) = NAN;
@@ -106,7 +110,9 @@ TEST_CASE("cuda softmax: masked lines give zeros or -inf, never NaN; NaN and inf
         for (bool is_log : {false, true}) {
           INFO(dtype << " " << length << " over " << dim << (is_log ? " log" : ""));
           const std::vector<double> got = forward(rounded, dim, is_log, kAligned).to_vector<double>();
-          const auto value = [&](std::int64_t line, std::int64_t i) { return got[std::size_t(dim == 1 ? line * length + i : i * 4 + line)]; };
+          const auto value = [&](std::int64_t line, std::int64_t i) {
+            return got[std::size_t(dim == 1 ? line * length + i : i * 4 + line)];
+          };
           double sum = 0;
           for (std::int64_t i = 0; i < length; ++i) {
             CHECK(value(0, i) == (is_log ? -inf : 0.0));
@@ -155,14 +161,19 @@ TEST_CASE("cuda softmax_backward: within the roundings of its sum, columns with 
             const double factor = is_log ? std::exp(v[i]) : v[i];
             expected[i] = is_log ? g[i] - factor * sum : factor * (g[i] - sum);
             const double n = double(line.size());
-            error[i] = factor * (roundings_of(dtype, n + 8 + 2 * kRange) * all) + roundings_of(dtype, 4) * std::abs(g[i]) * (is_log ? 1 : factor);
+            error[i] = factor * (roundings_of(dtype, n + 8 + 2 * kRange) * all) +
+                       roundings_of(dtype, 4) * std::abs(g[i]) * (is_log ? 1 : factor);
           }
         });
         CHECK(num_outside(got, expected, [&](std::size_t i, double e) { return stored(e, error[i], dtype); }) == 0);
         const Tensor in_place = on_cuda(grad_out);
         launch(SoftmaxBackward{.y = on_cuda(y), .grad_out = in_place, .dim = c.dim, .is_log = is_log, .out = in_place});
         CHECK(num_different(on_cpu(in_place), got) == 0);
-        launch(SoftmaxBackward{.y = in_place, .grad_out = in_place, .dim = c.dim, .is_log = is_log, .out = without_bytes(c.shape, dtype, cuda_device())});
+        launch(SoftmaxBackward{.y = in_place,
+                               .grad_out = in_place,
+                               .dim = c.dim,
+                               .is_log = is_log,
+                               .out = without_bytes(c.shape, dtype, cuda_device())});
       }
     }
   }
