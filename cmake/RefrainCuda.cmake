@@ -20,13 +20,26 @@ file(GLOB_RECURSE REFRAIN_CU_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/
 file(GLOB REFRAIN_CUDA_HOST_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda/*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda/*.cpp)
 list(FILTER REFRAIN_CUDA_HOST_SOURCES EXCLUDE REGEX "/stub\\.cpp$")
 
+if(REFRAIN_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${REFRAIN_CCACHE})
+endif()
+
+# How nvcc compiles a target's .cu files.
+function(refrain_cuda_options target)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${REFRAIN_CUDA_ARCHITECTURES}")
+  # CMake 3.25 ignores CUDA_STANDARD 20. Products are fused with sums only where the source says so, as on the CPU.
+  set(options -std=c++20 -fmad=false -Xcompiler=-Wall,-Wextra)
+  if(REFRAIN_TESTS)
+    list(APPEND options --no-compress)  # tests execute the embedded PTX (cmake/RefrainPtx.cmake)
+  endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${options}>")
+endfunction()
+
 if(REFRAIN_HAS_CUDA)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   add_library(refrain_device STATIC ${REFRAIN_CU_SOURCES} ${REFRAIN_CUDA_HOST_SOURCES})
-  set_target_properties(refrain_device PROPERTIES CUDA_ARCHITECTURES "${REFRAIN_CUDA_ARCHITECTURES}")
-  # CMake 3.25 ignores CUDA_STANDARD 20. Products are fused with sums only where the source says so, as on the CPU.
-  target_compile_options(refrain_device PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;-Xcompiler=-Wall,-Wextra>")
+  refrain_cuda_options(refrain_device)
   target_link_libraries(refrain_device PUBLIC CUDA::cudart_static CUDA::cublasLt)
   list(JOIN REFRAIN_CUDA_ARCHITECTURES ", " architectures)
   message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, compute capabilities ${architectures}")

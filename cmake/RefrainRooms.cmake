@@ -15,16 +15,17 @@ endif()
 # Flags every target of this project is compiled with.
 add_library(refrain_flags INTERFACE)
 target_compile_features(refrain_flags INTERFACE cxx_std_20)
-target_compile_options(refrain_flags INTERFACE -Wall -Wextra -Wshadow -Werror
-  # a*b+c is fused only where the source says so: vector body, tail, replay and rebuild then give the same bits
-  -ffp-contract=off)
+# a*b+c is fused only where the source says so: vector body, tail, replay and rebuild then give the same bits
+set(cxx_flags -Wall -Wextra -Wshadow -Werror -ffp-contract=off)
 if(REFRAIN_ARCH)
-  target_compile_options(refrain_flags INTERFACE -march=${REFRAIN_ARCH})
+  list(APPEND cxx_flags -march=${REFRAIN_ARCH})
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 warns of uninitialised vector registers inside its own intrinsics headers
-  target_compile_options(refrain_flags INTERFACE -Wno-maybe-uninitialized -Wno-psabi)
+  list(APPEND cxx_flags -Wno-maybe-uninitialized -Wno-psabi)
 endif()
+# nvcc has flags of its own: cmake/RefrainCuda.cmake
+target_compile_options(refrain_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${cxx_flags}>")
 if(REFRAIN_SANITIZE)
   target_compile_options(refrain_flags INTERFACE -fsanitize=${REFRAIN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(refrain_flags INTERFACE -fsanitize=${REFRAIN_SANITIZE})
