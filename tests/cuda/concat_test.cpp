@@ -13,10 +13,10 @@ void check_concat(const std::vector<Tensor>& parts, int dim, DType dtype) {
   for (const Tensor& part : parts) shape[dim] += part.shape()[dim], inputs.emplace_back(part);
   const Tensor expected = full(shape, 1, dtype);
   launch(Concat{.inputs = inputs, .dim = dim, .out = expected});
-  for (std::size_t layout = 0; layout < 5; ++layout) {
+  for (int layout = 0; layout < 5; ++layout) {
     std::vector<In> device_inputs;
     std::vector<Tensor> keep;
-    for (const Tensor& part : parts) keep.push_back(cuda_layouts(part)[layout].second), device_inputs.emplace_back(keep.back());
+    for (const Tensor& part : parts) keep.push_back(in_layout(part, layout)), device_inputs.emplace_back(keep.back());
     INFO(shape << " along " << dim << ", layout " << layout << ", " << dtype);
     const CudaGuarded out(shape, dtype);
     launch(Concat{.inputs = device_inputs, .dim = dim, .out = out.tensor});

@@ -18,8 +18,7 @@ Tensor counted(const Shape& shape, DType dtype) {
   return out;
 }
 
-const Shape kShapes[] = {{},     {1},    {0},      {3, 0, 2}, {31},       {32},         {33},
-                         {1000}, {5, 7}, {33, 65}, {40, 70},  {3, 9, 34}, {2, 8, 3, 16}};
+const Shape kShapes[] = {{}, {3, 0, 2}, {33}, {1000}, {33, 65}, {40, 70}, {3, 9, 34}, {2, 8, 3, 16}};
 
 }  // namespace
 
@@ -27,10 +26,12 @@ TEST_CASE("cuda copy: every layout to every layout, elements of 1, 2, 4 and 8 by
   for (DType dtype : {DType::u8, DType::bf16, DType::f32, DType::i64}) {
     for (const Shape& shape : kShapes) {
       const Tensor values = counted(shape, dtype);
+      const auto targets = cuda_layouts(full(shape, 1, dtype));
       for (const auto& [from_name, from] : cuda_layouts(values)) {
         CHECK(same_bits(on_cpu(from), values));
-        for (const auto& [to_name, to] : cuda_layouts(full(shape, 1, dtype))) {
+        for (const auto& [to_name, to] : targets) {
           INFO(dtype << " " << shape << " from " << from_name << " to " << to_name);
+          fill_values(to, 1);
           copy_values(to, from);
           CHECK(same_bits(on_cpu(to), values));
         }
@@ -88,8 +89,8 @@ TEST_CASE("cuda copy: a run moves onto itself, both ways") {
 
 TEST_CASE("cuda fill: every layout, dtype and pattern") {
   for (DType dtype : kAllDTypes) {
-    for (double value : {0.0, 1.0, dtype == DType::boolean ? 0.0 : 77.0}) {
-      for (const Shape& shape : kShapes) {
+    for (double value : {0.0, dtype == DType::boolean ? 1.0 : 77.0}) {
+      for (const Shape& shape : {Shape{}, Shape{3, 0, 2}, Shape{33}, Shape{5, 70}, Shape{2, 3, 17}}) {
         for (const auto& [name, t] : cuda_layouts(full(shape, 1, dtype))) {
           INFO(dtype << " " << shape << " " << name << " " << value);
           fill_values(t, value);

@@ -19,7 +19,7 @@ constexpr BinaryOp kBinaryOps[] = {BinaryOp::add, BinaryOp::sub,     BinaryOp::m
                                    BinaryOp::div, BinaryOp::maximum, BinaryOp::minimum};
 constexpr CompareOp kCompareOps[] = {CompareOp::equal,      CompareOp::not_equal, CompareOp::less,
                                      CompareOp::less_equal, CompareOp::greater,   CompareOp::greater_equal};
-const Shape kShapes[] = {{}, {0}, {1}, {31}, {33}, {1000}, {3, 5, 7}, {2, 40}};
+const Shape kShapes[] = {{}, {0}, {33}, {1000}, {3, 5, 7}, {2, 40}};
 
 bool is_the_devices_own(UnaryOp op) { return op == UnaryOp::log || op == UnaryOp::sin || op == UnaryOp::cos; }
 
@@ -146,7 +146,7 @@ TEST_CASE("cuda scalar and its backward: every op, dtype and layout") {
   for (DType dtype : kFloats) {
     for (const Shape& shape : kShapes) {
       const Tensor x = values_of(shape, dtype, 9), g = random_tensor(shape, dtype, 10, -2, 2);
-      for (double s : {0.1, 2.0, 1.0, -3.0, 0.5}) {
+      for (double s : {0.1, 2.0, 1.0, -3.0}) {
         for (ScalarOp op : kScalarOps) {
           const bool is_own = op == ScalarOp::pow && s != 2 && s != 1;
           const Tensor expected =

@@ -40,26 +40,34 @@ class CudaGuarded {
   Tensor all_;
 };
 
-// The values on the device: aligned, misaligned by one element, with gaps, in reverse order of dims, rows apart.
-inline std::vector<std::pair<std::string, Tensor>> cuda_layouts(const Tensor& values) {
+// The values on the device: aligned, misaligned by one element, with gaps, rows apart, in reverse order of dims. The last three
+// need a dim.
+inline constexpr const char* kLayoutNames[] = {"contiguous", "misaligned", "gaps", "rows apart", "reversed"};
+inline int num_layouts(const Tensor& values) { return values.num_dims() == 0 ? 2 : 5; }
+inline Tensor in_layout(const Tensor& values, int layout) {
   const Tensor t = on_cuda(values);
-  std::vector<std::pair<std::string, Tensor>> result{{"contiguous", t}};
-  const auto add = [&](const std::string& name, const Tensor& view) {
+  if (layout == 0) return t;
+  const auto placed = [&](const Shape& shape, auto&& view_of) {
+    const Tensor view = view_of(full(shape, 1, t.dtype(), cuda_device()));
     copy_values(view, t);
-    result.emplace_back(name, view);
+    return view;
   };
-  const auto fresh = [&](const Shape& shape) { return full(shape, 1, t.dtype(), cuda_device()); };
-  add("misaligned", view::reshape(view::slice(fresh({t.numel() + 1}), 0, 1, t.numel() + 1), t.shape()));
-  const int dims = t.num_dims();
-  if (dims == 0) return result;
-  Shape gaps = t.shape(), padded = t.shape(), reversed;
-  gaps[dims - 1] = gaps[dims - 1] * 2 + 1;
-  padded[dims - 1] = padded[dims - 1] / 16 * 16 + 16;
-  add("gaps", view::slice(fresh(gaps), -1, 1, t.shape()[dims - 1] * 2 + 1, 2));
-  add("rows apart", view::slice(fresh(padded), -1, 0, t.shape()[dims - 1]));
+  const Shape shape = t.shape();
+  if (layout == 1)
+    return placed({t.numel() + 1},
+                  [&](const Tensor& all) { return view::reshape(view::slice(all, 0, 1, t.numel() + 1), shape); });
+  const std::int64_t last = shape.back();
+  Shape larger = shape, reversed;
+  larger[shape.size() - 1] = layout == 2 ? last * 2 + 1 : last / 16 * 16 + 16;
+  if (layout == 2) return placed(larger, [&](const Tensor& all) { return view::slice(all, -1, 1, last * 2 + 1, 2); });
+  if (layout == 3) return placed(larger, [&](const Tensor& all) { return view::slice(all, -1, 0, last); });
   Dims order;
-  for (int i = dims - 1; i >= 0; --i) order.push_back(i), reversed.push_back(t.shape()[i]);
-  add("reversed", view::permute(fresh(reversed), order));
+  for (int i = shape.size() - 1; i >= 0; --i) order.push_back(i), reversed.push_back(shape[i]);
+  return placed(reversed, [&](const Tensor& all) { return view::permute(all, order); });
+}
+inline std::vector<std::pair<std::string, Tensor>> cuda_layouts(const Tensor& values) {
+  std::vector<std::pair<std::string, Tensor>> result;
+  for (int i = 0; i < num_layouts(values); ++i) result.emplace_back(kLayoutNames[i], in_layout(values, i));
   return result;
 }
 

@@ -65,7 +65,7 @@ struct ExpParts<float> {
     r = fused(-whole, float(0x1.7f7d1cf79abcap-20), r);
     const float tail = horner(r, 0.5f, float(1 / 6.0), float(1 / 24.0), float(1 / 120.0), float(1 / 720.0), float(1 / 5040.0));
     em1 = fused(r * r, tail, r);
-    n = __float_as_int(shifted) - 0x4B400000;
+    n = int(__float_as_uint(shifted) - 0x4B400000u);  // far outside the range this wraps, and is not used
   }
 };
 template <>
@@ -79,7 +79,7 @@ struct ExpParts<double> {
     const double tail = horner(r, 0.5, 1 / 6.0, 1 / 24.0, 1 / 120.0, 1 / 720.0, 1 / 5040.0, 1 / 40320.0, 1 / 362880.0,
                                1 / 3628800.0, 1 / 39916800.0, 1 / 479001600.0, 1 / 6227020800.0);
     em1 = fused(r * r, tail, r);
-    n = __double_as_longlong(shifted) - 0x4338000000000000;
+    n = static_cast<long long>(static_cast<unsigned long long>(__double_as_longlong(shifted)) - 0x4338000000000000u);
   }
 };
 
