@@ -118,7 +118,9 @@ __global__ void __launch_bounds__(kThreads) query_gradient_kernel(const Backward
     if (!is_last) load_rows<D, kKeys>(v_tile, a.v, v, j0 + kKeys, pairs.num_keys);
     cuda::cp_async_commit();
     differentiate(s, dp, pairs, a.scale.exponent, PairTile<false>{sample, head, i0, j0}, own,
-                  pairs.hides_any(i0 + own, j0 + kKeys), [&](int r, int, int e) { return float2{base[r][e / 2], delta[r][e / 2]}; });
+                  pairs.hides_any(i0 + own, j0 + kKeys), [&](int r, int, int e) {
+                    return float2{base[r][e / 2], delta[r][e / 2]};
+                  });
     unsigned ds[R][N / 2][4];
     round_to_left<T>(ds, dp);
     accumulate<T, D, R, N>(sums, ds, k_tile);
@@ -224,12 +226,16 @@ void launch_backward(Cuda device, const AttentionBackward& k) {
   const std::size_t shared_bytes = sizeof(T) * D * (2 * kOwned + 3 * kVisited);
   if (k.out.has_bytes()) {
     cuda::launch(k.name, query_gradient_kernel<T, D, R, kVisited>,
-                 {.grid = dim3(unsigned(num_heads * cuda::ceil_div(k.q.dim(1), kOwned))), .block = dim3(kThreads), .shared_bytes = shared_bytes},
+                 {.grid = dim3(unsigned(num_heads * cuda::ceil_div(k.q.dim(1), kOwned))),
+                  .block = dim3(kThreads),
+                  .shared_bytes = shared_bytes},
                  device, arguments);
   }
   if (k.grad_k.has_bytes() || k.grad_v.has_bytes()) {
     cuda::launch(k.name, key_gradient_kernel<T, D, R, kVisited>,
-                 {.grid = dim3(unsigned(num_heads * cuda::ceil_div(k.k.dim(1), kOwned))), .block = dim3(kThreads), .shared_bytes = shared_bytes},
+                 {.grid = dim3(unsigned(num_heads * cuda::ceil_div(k.k.dim(1), kOwned))),
+                  .block = dim3(kThreads),
+                  .shared_bytes = shared_bytes},
                  device, arguments);
   }
 }

@@ -160,8 +160,8 @@ void launch_forward(Cuda device, const AttentionForward& k) {
                                       scale_parts(k.scale)};
   const std::int64_t blocks = k.q.dim(0) * k.q.dim(2) * cuda::ceil_div(k.q.dim(1), kQueries);
   cuda::launch(k.name, forward_kernel<T, D, R, kKeys>,
-               {.grid = dim3(unsigned(blocks)), .block = dim3(kThreads), .shared_bytes = sizeof(T) * D * (kQueries + 2 * kKeys)}, device,
-               arguments);
+               {.grid = dim3(unsigned(blocks)), .block = dim3(kThreads), .shared_bytes = sizeof(T) * D * (kQueries + 2 * kKeys)},
+               device, arguments);
 }
 
 template <class T>

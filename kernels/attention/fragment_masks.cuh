@@ -50,7 +50,8 @@ __device__ __forceinline__ unsigned kept_bits(const Pairs& pairs, const PairTile
       if constexpr (kTransposed) {
         // Four lanes 4 apart hold the four keys of a block, for two queries in each half of the rows.
         const int member = lane / 4 % 4, group = lane / 16 * 4;
-        const int query = tile.first_query + 8 * n + lane % 4 * 2 + member % 2, key = tile.first_key + first + group + member / 2 * 8;
+        const int query = tile.first_query + 8 * n + lane % 4 * 2 + member % 2,
+                  key = tile.first_key + first + group + member / 2 * 8;
         const unsigned own = kept_of_block(pairs, (pairs.element(tile.head, query) + key) / 4);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {

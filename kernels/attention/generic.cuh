@@ -58,15 +58,15 @@ __device__ __forceinline__ void load_slice(T* to, const Rows<S>& rows, int first
   for (int at = int(threadIdx.x); at < Tile::kSide * kSlice; at += kThreads) {
     const int row = at / kSlice, d = slice * kSlice + at % kSlice;
     const bool is_inside = first + row < rows.total && d < width;
-    to[row * Tile::kSliceStep + at % kSlice] = is_inside ? T(cuda::widen(rows.data[(first + row) * rows.step + d])) * factor : T(0);
+    to[row * Tile::kSliceStep + at % kSlice] =
+        is_inside ? T(cuda::widen(rows.data[(first + row) * rows.step + d])) * factor : T(0);
   }
 }
 
-// scores = A·Bᵀ of rows a0 … of A, times `factor`, and rows b0 … of B. Begins and ends with a barrier's worth of care: shared
-// memory may be in use before, and is when it returns.
+// scores = A·Bᵀ of rows a0 … of A, times `factor`, and rows b0 … of B. Waits for those who still read shared memory.
 template <class Tile, class S>
-__device__ __forceinline__ void multiply_rows(typename Tile::Scores& scores, Tile& shared, const Rows<S>& a, int a0, typename Tile::T factor,
-                                              const Rows<S>& b, int b0, int width) {
+__device__ __forceinline__ void multiply_rows(typename Tile::Scores& scores, Tile& shared, const Rows<S>& a, int a0,
+                                              typename Tile::T factor, const Rows<S>& b, int b0, int width) {
   using T = typename Tile::T;
 #pragma unroll
   for (int i = 0; i < Tile::kMicro; ++i)
@@ -117,7 +117,8 @@ __device__ __forceinline__ void accumulate(typename Tile::Results& results, Tile
     for (int j = 0; j < Tile::kSide; j += Tile::kPack) {
       cuda::Pack<T> left[Tile::kMicro];
 #pragma unroll
-      for (int i = 0; i < Tile::kMicro; ++i) left[i] = cuda::load_pack(&shared.scores[(y_of_thread() + kEdge * i) * Tile::kScoreStep + j]);
+      for (int i = 0; i < Tile::kMicro; ++i)
+        left[i] = cuda::load_pack(&shared.scores[(y_of_thread() + kEdge * i) * Tile::kScoreStep + j]);
 #pragma unroll
       for (int e = 0; e < Tile::kPack; ++e)
 #pragma unroll
@@ -136,7 +137,8 @@ __device__ __forceinline__ void accumulate(typename Tile::Results& results, Tile
 // Rows first … of a head: results times factor[i], rounded.
 template <class Tile, class S>
 __device__ __forceinline__ void store_results(const Heads<S>& heads, S* rows, int first, int total, int width,
-                                              const typename Tile::Results& results, const typename Tile::T (&factor)[Tile::kMicro]) {
+                                              const typename Tile::Results& results,
+                                              const typename Tile::T (&factor)[Tile::kMicro]) {
 #pragma unroll
   for (int i = 0; i < Tile::kMicro; ++i) {
     const int row = first + y_of_thread() + kEdge * i;

@@ -17,7 +17,8 @@ struct ForwardArguments {
 template <class Op, class T>
 __device__ __forceinline__ T reduce_row(T value, Op op) {
 #pragma unroll
-  for (int distance = kEdge / 2; distance > 0; distance /= 2) value = op(value, __shfl_xor_sync(cuda::kAllLanes, value, distance));
+  for (int distance = kEdge / 2; distance > 0; distance /= 2)
+    value = op(value, __shfl_xor_sync(cuda::kAllLanes, value, distance));
   return value;
 }
 
@@ -87,12 +88,16 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardArgument
 
 void run_generic(Cuda device, const AttentionForward& k) {
   generic::dispatch_tiles(k.q.dtype(), k.q.dim(3), k.name, [&]<class S, class Tile>(S, Tile*) {
-    const generic::ForwardArguments<S> arguments{
-        heads_of<const S>(k.q), heads_of<const S>(k.k), heads_of<const S>(k.v), heads_of<S>(k.out),
-        k.lse.has_bytes() ? cuda::data_of<cuda::accumulator<S>>(k.lse) : nullptr, pairs_of(k)};
+    const generic::ForwardArguments<S> arguments{heads_of<const S>(k.q),
+                                                 heads_of<const S>(k.k),
+                                                 heads_of<const S>(k.v),
+                                                 heads_of<S>(k.out),
+                                                 k.lse.has_bytes() ? cuda::data_of<cuda::accumulator<S>>(k.lse) : nullptr,
+                                                 pairs_of(k)};
     const std::int64_t blocks = k.q.dim(0) * k.q.dim(2) * cuda::ceil_div(k.q.dim(1), Tile::kSide);
     cuda::launch(k.name, generic::forward_kernel<S, Tile>,
-                 {.grid = dim3(unsigned(blocks)), .block = dim3(generic::kThreads), .shared_bytes = sizeof(Tile)}, device, arguments);
+                 {.grid = dim3(unsigned(blocks)), .block = dim3(generic::kThreads), .shared_bytes = sizeof(Tile)}, device,
+                 arguments);
   });
 }
 

@@ -33,8 +33,10 @@ __device__ __forceinline__ int place(int row, int chunk) {
 template <int D, int kRows, class T>
 __device__ __forceinline__ void load_rows(T* tile, const Heads<const T>& heads, const T* rows, int first, int total) {
   constexpr int kChunks = D / 8;
+  // Unrolled loops keep their addresses in registers, which the widest heads need for sums.
+  [[maybe_unused]] constexpr int kUnroll = D >= 128 ? 1 : 4;
   if (heads.is_aligned) {
-#pragma unroll
+#pragma unroll kUnroll
     for (int i = 0; i < (kRows * kChunks + kThreads - 1) / kThreads; ++i) {
       const int at = int(threadIdx.x) + i * kThreads, row = at / kChunks, chunk = at % kChunks;
       if (kRows * kChunks % kThreads != 0 && at >= kRows * kChunks) break;
@@ -140,8 +142,8 @@ __device__ __forceinline__ void round_to_left(unsigned (&a)[R][N / 2][4], const 
 // A warp's rows times factor[r][row / 8], rounded, to rows first … of a head, none from row `total` on. `tile` holds the block's
 // rows, of which the warp overwrites its own.
 template <int D, int R, class T>
-__device__ __forceinline__ void store_rows(const Heads<T>& heads, T* rows, int first, int total, T* tile, const float (&c)[R][D / 8][4],
-                                           const float (&factor)[R][2]) {
+__device__ __forceinline__ void store_rows(const Heads<T>& heads, T* rows, int first, int total, T* tile,
+                                           const float (&c)[R][D / 8][4], const float (&factor)[R][2]) {
   constexpr int kChunks = D / 8;
   const int lane = lane_of_thread(), own = warp_of_thread() * 16 * R;
 #pragma unroll
