@@ -20,17 +20,19 @@ struct BackwardArguments {
 template <class S>
 __device__ __forceinline__ cuda::accumulator<S> delta_of(const S* grad, const S* out, int width) {
   cuda::accumulator<S> sum = 0;
-  for (int d = int(threadIdx.x) % cuda::kWarp; d < width; d += cuda::kWarp) sum = fused(cuda::widen(grad[d]), cuda::widen(out[d]), sum);
+  for (int d = int(threadIdx.x) % cuda::kWarp; d < width; d += cuda::kWarp)
+    sum = fused(cuda::widen(grad[d]), cuda::widen(out[d]), sum);
   return cuda::warp_reduce<cuda::Add>(sum);
 }
 
 template <class S>
-__global__ void __launch_bounds__(kThreads) delta_kernel(Heads<const S> grad_out, Heads<const S> out, float* delta, std::int64_t num_rows,
-                                                         int num_heads, int num_queries, int width) {
+__global__ void __launch_bounds__(kThreads) delta_kernel(Heads<const S> grad_out, Heads<const S> out, float* delta,
+                                                         std::int64_t num_rows, int num_heads, int num_queries, int width) {
   const std::int64_t at = std::int64_t(blockIdx.x) * (kThreads / cuda::kWarp) + threadIdx.x / cuda::kWarp;
   if (at >= num_rows) return;
   const std::int64_t query = at % num_queries, head = at / num_queries % num_heads, sample = at / num_queries / num_heads;
-  const float sum = delta_of(grad_out.rows(sample, head) + query * grad_out.row_step, out.rows(sample, head) + query * out.row_step, width);
+  const float sum =
+      delta_of(grad_out.rows(sample, head) + query * grad_out.row_step, out.rows(sample, head) + query * out.row_step, width);
   if (threadIdx.x % cuda::kWarp == 0) delta[at] = sum;
 }
 
@@ -49,7 +51,8 @@ struct QueryTerms {
       if constexpr (!std::is_same_v<T, double>) delta[i] = i0 + i < num_queries ? a.delta[at] : T(0);
     }
     if constexpr (std::is_same_v<T, double>) {
-      const S *grad = a.grad_out.rows(place.sample, place.head_of_sample), *out = a.attended.rows(place.sample, place.head_of_sample);
+      const S *grad = a.grad_out.rows(place.sample, place.head_of_sample),
+              *out = a.attended.rows(place.sample, place.head_of_sample);
       for (int i = int(threadIdx.x) / cuda::kWarp; i < kSide; i += kThreads / cuda::kWarp) {
         T sum = 0;
         if (i0 + i < num_queries)
@@ -62,8 +65,8 @@ struct QueryTerms {
 
 // s: scores → dropped-out probabilities; dp: dP → dS. kTransposed: rows are keys.
 template <bool kTransposed, class Tile, class Terms>
-__device__ __forceinline__ void differentiate(typename Tile::Scores& s, typename Tile::Scores& dp, const Pairs& pairs, const Place& place,
-                                              const Terms& terms, int i0, int j0) {
+__device__ __forceinline__ void differentiate(typename Tile::Scores& s, typename Tile::Scores& dp, const Pairs& pairs,
+                                              const Place& place, const Terms& terms, int i0, int j0) {
   using T = typename Tile::T;
   const bool hides_any = pairs.hides_any(i0, j0 + Tile::kSide);
 #pragma unroll
@@ -87,7 +90,7 @@ struct BackwardShared {
 };
 
 template <class S, class Tile>
-__global__ void __launch_bounds__(kThreads) query_gradient_kernel(const BackwardArguments<S> a) {
+__global__ void __launch_bounds__(kThreads, 1) query_gradient_kernel(const BackwardArguments<S> a) {
   using T = typename Tile::T;
   using Shared = BackwardShared<S, Tile>;
   REFRAIN_DYNAMIC_SHARED(Shared, shared);
@@ -114,8 +117,9 @@ __global__ void __launch_bounds__(kThreads) query_gradient_kernel(const Backward
   store_results<Tile>(a.grad_q, a.grad_q.rows(place.sample, place.head_of_sample), i0, pairs.num_queries, width, sums, factor);
 }
 
-template <class S, class Tile>
-__global__ void __launch_bounds__(kThreads) key_gradient_kernel(const BackwardArguments<S> a) {
+// kKeys, kValues: which of its two gradients it may make. f64, whose sums take two registers each, makes them one by one.
+template <class S, class Tile, bool kKeys, bool kValues>
+__global__ void __launch_bounds__(kThreads, 1) key_gradient_kernel(const BackwardArguments<S> a) {
   using T = typename Tile::T;
   using Shared = BackwardShared<S, Tile>;
   REFRAIN_DYNAMIC_SHARED(Shared, shared);
@@ -135,15 +139,15 @@ __global__ void __launch_bounds__(kThreads) key_gradient_kernel(const BackwardAr
     shared->terms.load(a, place, i0);  // everyone is past the terms before; read after the next product's barriers
     multiply_rows(dp, shared->tile, v, j0, T(1), grad, i0, width);
     differentiate<true, Tile>(s, dp, pairs, place, shared->terms, i0, j0);
-    if (a.grad_v.data != nullptr) accumulate(sums_v, shared->tile, s, grad, i0, width);
-    if (a.grad_k.data != nullptr) accumulate(sums_k, shared->tile, dp, q, i0, width);
+    if (kValues && a.grad_v.data != nullptr) accumulate(sums_v, shared->tile, s, grad, i0, width);
+    if (kKeys && a.grad_k.data != nullptr) accumulate(sums_k, shared->tile, dp, q, i0, width);
   }
   T factor[Tile::kMicro];
 #pragma unroll
   for (T& each : factor) each = 1;
-  if (a.grad_k.data != nullptr)
+  if (kKeys && a.grad_k.data != nullptr)
     store_results<Tile>(a.grad_k, a.grad_k.rows(place.sample, place.head_of_sample), j0, pairs.num_keys, width, sums_k, factor);
-  if (a.grad_v.data != nullptr)
+  if (kValues && a.grad_v.data != nullptr)
     store_results<Tile>(a.grad_v, a.grad_v.rows(place.sample, place.head_of_sample), j0, pairs.num_keys, width, sums_v, factor);
 }
 
@@ -183,8 +187,15 @@ void run_generic(Cuda device, const AttentionBackward& k) {
                                .shared_bytes = sizeof(generic::BackwardShared<S, Tile>)};
     };
     if (k.out.has_bytes()) cuda::launch(k.name, generic::query_gradient_kernel<S, Tile>, shape(k.q.dim(1)), device, arguments);
-    if (k.grad_k.has_bytes() || k.grad_v.has_bytes())
-      cuda::launch(k.name, generic::key_gradient_kernel<S, Tile>, shape(k.k.dim(1)), device, arguments);
+    if constexpr (std::is_same_v<S, double>) {
+      if (k.grad_k.has_bytes())
+        cuda::launch(k.name, generic::key_gradient_kernel<S, Tile, true, false>, shape(k.k.dim(1)), device, arguments);
+      if (k.grad_v.has_bytes())
+        cuda::launch(k.name, generic::key_gradient_kernel<S, Tile, false, true>, shape(k.k.dim(1)), device, arguments);
+    } else {
+      if (k.grad_k.has_bytes() || k.grad_v.has_bytes())
+        cuda::launch(k.name, generic::key_gradient_kernel<S, Tile, true, true>, shape(k.k.dim(1)), device, arguments);
+    }
   });
 }
 
