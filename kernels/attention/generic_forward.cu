@@ -23,7 +23,7 @@ __device__ __forceinline__ T reduce_row(T value, Op op) {
 }
 
 template <class S, class Tile>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardArguments<S> a) {
+__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const ForwardArguments<S> a) {
   using T = typename Tile::T;
   constexpr int kMicro = Tile::kMicro;
   REFRAIN_DYNAMIC_SHARED(Tile, shared);
