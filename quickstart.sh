@@ -15,8 +15,12 @@ source cmake/packages.sh
 install_packages "${REFRAIN_BUILD_PACKAGES[@]}" "${REFRAIN_DATA_PACKAGES[@]}"
 
 echo "Building…"
-cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
+# CUDA where it can be used: nvcc takes minutes, which a machine without a GPU should not wait for.
+cuda=OFF
+if command -v nvcc >/dev/null && nvidia-smi -L >/dev/null 2>&1; then cuda=ON; fi
+cmake --preset release -DREFRAIN_CUDA=$cuda -DREFRAIN_CUDA_ARCHITECTURES=native >build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
 rm -f build-configure.log
 cmake --build build/release --target refrain
 
+[ $cuda = OFF ] || arguments=(--device cuda ${arguments[@]+"${arguments[@]}"})
 exec build/release/apps/refrain train examples/vit-fashion-mnist.toml ${arguments[@]+"${arguments[@]}"}

@@ -44,7 +44,7 @@ if(REFRAIN_HAS_CUDA)
     set(own_kernels $<TARGET_OBJECTS:refrain_ptx_test_kernels>)
   endif()
   # The emulator's objects come first, so of NVIDIA's libraries nothing is linked.
-  add_executable(test_cuda_ptx $<FILTER:$<TARGET_OBJECTS:test_cuda_objects>,EXCLUDE,/emulator[^/]*$> ${own_kernels}
+  add_executable(test_cuda_ptx EXCLUDE_FROM_ALL $<FILTER:$<TARGET_OBJECTS:test_cuda_objects>,EXCLUDE,/emulator[^/]*$> ${own_kernels}
     $<TARGET_OBJECTS:refrain_emulator> $<TARGET_OBJECTS:refrain_emulator_no_races> $<TARGET_OBJECTS:refrain_ptx>
     $<TARGET_OBJECTS:refrain_ptx_runtime>)
   set_target_properties(test_cuda_ptx PROPERTIES LINKER_LANGUAGE CXX)
