@@ -48,7 +48,8 @@ std::string device_word(const Device& device) {
 void check_device_word(const std::string& word) {
   if (word == "auto" || word == "cpu" || cuda_index(word)) return;
   const std::string nearest = nearest_name(word, std::array<std::string, 3>{"auto", "cpu", "cuda"});
-  fail("device: expected auto, cpu, cuda, or cuda:1 and so on; got '", word, "'", nearest.empty() ? "" : concat("; did you mean '", nearest, "'?"));
+  fail("device: expected auto, cpu, cuda, or cuda:1 and so on; got '", word, "'",
+       nearest.empty() ? "" : concat("; did you mean '", nearest, "'?"));
 }
 
 std::int64_t free_memory(const Device& device) {

@@ -1,7 +1,7 @@
 // A training's memory and work before it runs. The whole program – model, optimizer, loader slots, windows, updates,
 // evaluations – is run on a plan device, whose tensors have sizes and no bytes, through the very arena code of the run. Peak and
-// reserved bytes are therefore the run's to the byte, on the device that the configuration names: a plan for CUDA has the CUDA
-// kernels' scratch, and needs no such device. Needs neither weights nor data.
+// reserved bytes are therefore the run's to the byte, on the device that the configuration names: a plan for CUDA has the scratch
+// of CUDA's kernels, and needs no such device. Needs neither weights nor data.
 #pragma once
 
 #include <refrain/core/memory/layout.h>

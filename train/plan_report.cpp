@@ -53,7 +53,8 @@ double samples_a_second(const Plan& plan) {
 
 std::string plan_report(const Plan& plan) {
   const Config& config = plan.config;
-  std::string out = concat("Plan of a training on ", device_kind(config) == DeviceKind::cuda ? "CUDA" : "this CPU", ". Nothing was computed; of the data at most headers were read.\n\n");
+  const char* where = device_kind(config) == DeviceKind::cuda ? "CUDA" : "this CPU";
+  std::string out = concat("Plan of a training on ", where, ". Nothing was computed; of the data at most headers were read.\n\n");
   out += row("model", config.preset.empty() ? config.model : config.preset);
   out += row("parameters", std::to_string(plan.num_parameters));
   out += row("device", std::string(name_of(device_kind(config))));

@@ -315,7 +315,7 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
         " holds a run already; resume it or choose another directory");
   apply_process_settings(config);
   const Device device = options.device ? *options.device : choose_device(config);
-  // What is planned on the way is planned for this device. The run's config.toml keeps the word, so that a resume may run elsewhere.
+  // What is planned on the way is planned for this device. config.toml keeps the word, so that a resume may run elsewhere.
   const std::string asked_device = std::exchange(config.device, device_word(device));
   if (device.kind() == DeviceKind::cuda) note(hooks, concat(config.device, ": ", cuda_name(device.index())));
   const RunLimit limit(config, device);

@@ -12,7 +12,7 @@ CudaRange::Context::Context(int device) : index(device) {
   check<DeviceUnavailable>(problem.empty(), "no CUDA device ", index, ": ", problem);
   driver();
   make_current(index);
-  check_cuda(cudaFree(nullptr), "starting the CUDA device");  // makes the context, which takes what it takes before anything is measured
+  check_cuda(cudaFree(nullptr), "starting the CUDA device");  // makes the context, before anything is measured
 }
 
 CudaRange::CudaRange(int index) : context_(index), memory_(index) {}

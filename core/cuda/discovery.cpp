@@ -20,7 +20,7 @@ std::string no_devices(cudaError_t error) {
     case cudaErrorNoDevice: return "no NVIDIA GPU is visible";
     case cudaErrorInsufficientDriver:
       if (!has_driver) return "there is no NVIDIA driver";
-      return concat("the NVIDIA driver is for CUDA ", version_text(version), ", this build needs ", version_text(CUDART_VERSION));
+      return concat("the NVIDIA driver is for CUDA ", version_text(version), ", this build is for ", version_text(CUDART_VERSION));
     default: return concat(cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
   }
 }

@@ -20,7 +20,8 @@ VirtualMemory::VirtualMemory(int device) {
   properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties_.location.id = device;
   std::size_t granularity = 0, free = 0, total = 0;
-  check_driver(driver().mem_get_granularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "asking for the size of device pages");
+  check_driver(driver().mem_get_granularity(&granularity, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+               "asking for the size of device pages");
   granularity_ = std::int64_t(granularity);
   check_cuda(cudaMemGetInfo(&free, &total), "asking for the device's memory");
   CUresult result = CUDA_SUCCESS;

@@ -26,33 +26,31 @@ using DoubleSimtTile = SimtTile<64, 4, 16, 2>;  // f64 takes two registers a num
 template <class T, class Tile>
 class SimtReader {
  public:
-  __device__ __forceinline__ SimtReader(const GemmSource& source, std::int64_t offset, std::int64_t outer, std::int64_t extent, std::int64_t k)
-      : is_along_k_(source.is_along_k), is_vectorised_(source.is_vectorised) {
+  __device__ __forceinline__ SimtReader(const GemmSource& source, std::int64_t offset, std::int64_t outer, std::int64_t extent, std::int64_t k) {
     const int index = int(threadIdx.x);
     constexpr int kAlong = Tile::kDepth / 4, kAcross = Tile::kSide / 4;
-    outer_ = is_along_k_ ? index / kAlong : index % kAcross * 4;
-    k_ = is_along_k_ ? index % kAlong * 4 : index / kAcross;
+    outer_ = source.is_along_k ? index / kAlong : index % kAcross * 4;
+    k_ = source.is_along_k ? index % kAlong * 4 : index / kAcross;
     const std::int64_t o = outer + outer_;
     room_ = int(extent - o < 4 ? extent - o : 4);
-    step_ = is_along_k_ ? Tile::kDepth : Tile::kDepth * source.ld;
-    from_ = static_cast<const T*>(source.data) + offset + (is_along_k_ ? o * source.ld + k + k_ : (k + k_) * source.ld + o);
+    from_ = static_cast<const T*>(source.data) + offset + (source.is_along_k ? o * source.ld + k + k_ : (k + k_) * source.ld + o);
   }
 
   // The next slice, of which `left` along k exist; what does not exist is 0.
-  __device__ __forceinline__ void fetch(std::int64_t left) {
+  __device__ __forceinline__ void fetch(const GemmSource& source, std::int64_t left) {
     const int along = int(left - k_ < 4 ? left - k_ : 4);
-    const int exist = room_ <= 0 || along <= 0 ? 0 : is_along_k_ ? along : room_;
-    if (is_vectorised_ && exist == 4) {
+    const int exist = room_ <= 0 || along <= 0 ? 0 : source.is_along_k ? along : room_;
+    if (source.is_vectorised && exist == 4) {
       load_wide(from_, held_);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) held_[i] = i < exist ? from_[i] : T(0);
     }
-    from_ += step_;
+    from_ += source.is_along_k ? Tile::kDepth : Tile::kDepth * source.ld;
   }
 
-  __device__ __forceinline__ void store(T* buffer) const {
-    if (is_along_k_) {
+  __device__ __forceinline__ void store(const GemmSource& source, T* buffer) const {
+    if (source.is_along_k) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) buffer[(k_ + i) * Tile::kLd + outer_] = held_[i];
     } else {
@@ -62,10 +60,8 @@ class SimtReader {
 
  private:
   const T* from_;
-  std::int64_t step_;
   T held_[4];
   int outer_, k_, room_;
-  bool is_along_k_, is_vectorised_;
 };
 
 template <class T, class Tile>
@@ -85,17 +81,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) simt_gemm(const
   T sums[kEach][kEach] = {};
   int buffer = 0;
   if (depth > 0) {
-    a_reader.fetch(depth);
-    b_reader.fetch(depth);
-    a_reader.store(reinterpret_cast<T*>(a_packs[0]));
-    b_reader.store(reinterpret_cast<T*>(b_packs[0]));
+    a_reader.fetch(task.a, depth);
+    b_reader.fetch(task.b, depth);
+    a_reader.store(task.a, reinterpret_cast<T*>(a_packs[0]));
+    b_reader.store(task.b, reinterpret_cast<T*>(b_packs[0]));
   }
   for (std::int64_t k = 0; k < depth; k += kDepth, buffer ^= 1) {
     __syncthreads();
     const bool is_last = k + kDepth >= depth;
     if (!is_last) {
-      a_reader.fetch(depth - k - kDepth);
-      b_reader.fetch(depth - k - kDepth);
+      a_reader.fetch(task.a, depth - k - kDepth);
+      b_reader.fetch(task.b, depth - k - kDepth);
     }
     const T* a_slice = reinterpret_cast<const T*>(a_packs[buffer]) + down * 4;
     const T* b_slice = reinterpret_cast<const T*>(b_packs[buffer]) + across * 4;
@@ -115,8 +111,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) simt_gemm(const
     }
     // The other buffer was last read before this slice's barrier.
     if (!is_last) {
-      a_reader.store(reinterpret_cast<T*>(a_packs[buffer ^ 1]));
-      b_reader.store(reinterpret_cast<T*>(b_packs[buffer ^ 1]));
+      a_reader.store(task.a, reinterpret_cast<T*>(a_packs[buffer ^ 1]));
+      b_reader.store(task.b, reinterpret_cast<T*>(b_packs[buffer ^ 1]));
     }
   }
 #pragma unroll

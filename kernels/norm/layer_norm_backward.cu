@@ -51,8 +51,8 @@ __device__ __forceinline__ void row_sums(T& a, T& b, T (&slots)[2][kThreads / kW
   }
 }
 
-// Rows at once in a block whose rows are warps: as many as have registers for what a lane keeps.
-template <class T> inline constexpr int kBackwardRows = sizeof(T) == 8 ? 8 : 10;
+// Rows at once in a block whose rows are warps: with more of them what a lane keeps does not fit into registers.
+inline constexpr int kBackwardRows = 8;
 
 // A row: grad_x = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad_out * weight.
 template <class X, class O, class W, int kThreads, int kRows>
@@ -231,7 +231,7 @@ void run(Cuda device, const LayerNormBackward& k) {
     invariant(pieces <= norm_kernels::kMostPieces && pieces == ceil_div(rows, piece),
               "layer_norm_backward: pieces differ from the scratch's");
     choose_threads<T>(channels, [&](auto threads) {
-      constexpr int kThreads = threads, kRows = kThreads == kWarp ? norm_kernels::kBackwardRows<T> : 1;
+      constexpr int kThreads = threads, kRows = kThreads == kWarp ? norm_kernels::kBackwardRows : 1;
       a.rows_per_block = sums_parameters ? piece : kRows;
       launch(k.name, norm_kernels::layer_norm_backward<X, O, W, kThreads, kRows>,
              {.grid = dim3(unsigned(ceil_div(rows, a.rows_per_block))), .block = dim3(kThreads * kRows)}, device, a);

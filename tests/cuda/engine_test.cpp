@@ -54,7 +54,8 @@ bool same_state(const Module& a, const Module& b) {
 }  // namespace
 
 TEST_CASE("cuda engine: initial values are the CPU's bits") {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) CHECK(same_state(small_vit(cuda_device(), dtype), small_vit(Device::cpu(), dtype)));
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
+    CHECK(same_state(small_vit(cuda_device(), dtype), small_vit(Device::cpu(), dtype)));
   const RandomKey key{.seed = 9, .purpose = RandomPurpose::init};
   const std::int64_t numel = (std::int64_t{1} << 20) + 7;  // more than one part
   const Tensor there = empty({numel}, DType::f16, cuda_device()), here = empty({numel}, DType::f16);
@@ -66,7 +67,8 @@ TEST_CASE("cuda engine: initial values are the CPU's bits") {
 TEST_CASE("cuda engine: weight files of a CUDA device load on the CPU and back, converted too") {
   const ScratchDirectory scratch;
   const Tensor large = random_tensor({700, 501}, DType::f32, 1), small = random_tensor({3}, DType::bf16, 2);  // over one block, under
-  const std::vector<NamedTensor> there{{"large", view::permute(on_cuda(large), {1, 0})}, {"small", on_cuda(small)}, {"none", on_cuda(zeros({0, 4}, DType::f32))}};
+  const std::vector<NamedTensor> there{
+      {"large", view::permute(on_cuda(large), {1, 0})}, {"small", on_cuda(small)}, {"none", on_cuda(zeros({0, 4}, DType::f32))}};
   write_safetensors(scratch / "cuda", there);
   write_safetensors(scratch / "cpu", {{"large", view::permute(large, {1, 0})}, {"small", small}, {"none", zeros({0, 4}, DType::f32)}});
   CHECK(read_text_file(scratch / "cuda") == read_text_file(scratch / "cpu"));

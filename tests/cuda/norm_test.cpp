@@ -93,7 +93,7 @@ void check_statistics(const Tensor& x, const Forward& got, double eps = kEps) {
   }
   const double n = double(channels);
   CHECK(num_outside(got.mean, means, [&](std::size_t r, double e) {
-          return roundings_of(dtype, n + 4) * spreads[r] + roundings_of(dtype, 2) * std::abs(e);
+          return roundings_of(dtype, n + 4) * spreads[r] + roundings_of(dtype, 1) * std::abs(e);
         }) == 0);
   CHECK(num_outside(got.rstd, rstds, [&](std::size_t, double e) { return roundings_of(dtype, n + 12) * e; }) == 0);
 }
@@ -161,16 +161,16 @@ TEST_CASE("cuda layer_norm: either parameter may be absent, outputs may be witho
 TEST_CASE("cuda layer_norm: a large mean costs no precision, a row keeps its bits wherever it stands, NaN stays in its row") {
   const Dtypes d = kCombinations[1];
   for (std::int64_t channels : {100, 1500}) {
-    Tensor x = random_tensor({3, channels}, DType::f32, 4, 9999, 10001);
+    Tensor x = random_tensor({20, channels}, DType::f32, 4, 9999, 10001);
     check_statistics(x, layer_norm(x, {}, {}, d, kAligned));
     const Tensor row = empty({1, channels}, DType::f32);
     std::copy_n(x.data<float>() + channels, channels, row.data<float>());
-    const Tensor three = layer_norm(x, {}, {}, d, kAligned).out, one = layer_norm(row, {}, {}, d, kMisaligned).out;
-    CHECK(std::equal(one.data<float>(), one.data<float>() + channels, three.data<float>() + channels));
+    const Tensor all = layer_norm(x, {}, {}, d, kAligned).out, one = layer_norm(row, {}, {}, d, kMisaligned).out;
+    CHECK(std::equal(one.data<float>(), one.data<float>() + channels, all.data<float>() + channels));
     x.data<float>()[channels + 5] = NAN;
     const Forward got = layer_norm(x, {}, {}, d, kAligned);
     const std::vector<double> out = got.out.to_vector<double>();
-    for (std::int64_t i = 0; i < 3 * channels; ++i) CHECK(std::isnan(out[std::size_t(i)]) == (i / channels == 1));
+    for (std::int64_t i = 0; i < 20 * channels; ++i) CHECK(std::isnan(out[std::size_t(i)]) == (i / channels == 1));
   }
 }
 

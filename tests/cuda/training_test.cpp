@@ -165,7 +165,8 @@ TEST_CASE("cuda training: runs are the CPU's up to rounding, with sgd and adamw,
       config.momentum = optimizer == "sgd" ? 0.9 : 0;
       config.clip_norm = 1;
       const std::string name = concat(is_vit ? "vit-" : "gpt2-", optimizer);
-      const Course there = train(scratch, config, name + "-cuda", Device::new_cuda()), here = train(scratch, config, name + "-cpu", Device::new_cpu());
+      const Course there = train(scratch, config, name + "-cuda", Device::new_cuda());
+      const Course here = train(scratch, config, name + "-cpu", Device::new_cpu());
       check_close(there, here, 2e-4);
       CHECK(there.test.loss == Approx(here.test.loss).epsilon(2e-4));
     }
@@ -229,7 +230,8 @@ TEST_CASE("cuda training: an interrupted run continues with the same bits, there
     config.run_dir = scratch / name;
     int steps = 0;
     config.device = device_word(first);
-    CHECK(!run_training(config, {.device = first}, {.on_step = [&](const Progress&) { ++steps; }, .should_stop = [&] { return steps == 2; }}).is_finished);
+    const RunHooks stops{.on_step = [&](const Progress&) { ++steps; }, .should_stop = [&] { return steps == 2; }};
+    CHECK(!run_training(config, {.device = first}, stops).is_finished);
     config.device = device_word(second);
     CHECK(run_training(config, {.resume = true, .device = second}).is_finished);
     return read_text_file(scratch / name / "snapshots/step-5/model.safetensors");
@@ -239,7 +241,8 @@ TEST_CASE("cuda training: an interrupted run continues with the same bits, there
   CHECK(in_two("cpu-cuda", Device::new_cpu(), Device::new_cuda()).size() == whole.weights.size());
   config.run_dir = scratch / "parts";
   config.device = "cpu";
-  CHECK(run_evaluation(config, {.device = Device::new_cpu()}).loss == Approx(run_evaluation(config, {.device = Device::new_cuda()}).loss).epsilon(1e-5));
+  const double here = run_evaluation(config, {.device = Device::new_cpu()}).loss;
+  CHECK(run_evaluation(config, {.device = Device::new_cuda()}).loss == Approx(here).epsilon(1e-5));
 }
 
 TEST_CASE("cuda training: the plan for CUDA is the run to the byte, over pairs of options", "[training]") {

@@ -35,6 +35,9 @@ class SliceReader {
   static constexpr int kPack = 8, kPacksPerRow = (kAlongK ? kDepth : kExtent) / kPack;
   static constexpr int kPacks = kExtent * kDepth / kPack / kThreads;  // a thread's
   static_assert(kPacks * kThreads * kPack == kExtent * kDepth && kDepth == 32);
+  // A thread's packs are below each other in memory: rows of it this far apart.
+  static constexpr int kRowsApart = kThreads / kPacksPerRow;
+  static_assert(kThreads % kPacksPerRow == 0);
 
   // Where element (outer, k) lies in a buffer; k or outer is that of a pack's first element.
   static __device__ __forceinline__ int place(int outer, int k) {
@@ -42,35 +45,30 @@ class SliceReader {
     else return k * kExtent + (((outer / kPack) ^ (k & 7)) * kPack);
   }
 
-  __device__ __forceinline__ SliceReader(const T* data, std::int64_t ld, std::int64_t outer, std::int64_t extent, std::int64_t k)
-      : step_(kAlongK ? kDepth : kDepth * ld) {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      const std::int64_t o = outer + outer_of(i);
-      room_[i] = int(extent - o < kPack ? extent - o : kPack);
-      from_[i] = data + (kAlongK ? o * ld + k + k_of(i) : (k + k_of(i)) * ld + o);
-    }
-  }
+  __device__ __forceinline__ SliceReader(const GemmSource& source, std::int64_t offset, std::int64_t outer, std::int64_t extent, std::int64_t k)
+      : from_(static_cast<const T*>(source.data) + offset + (kAlongK ? (outer + outer_of(0)) * source.ld + k + k_of(0) : (k + k_of(0)) * source.ld + outer + outer_of(0))),
+        limit_(int(extent - outer < kExtent ? extent - outer : kExtent)) {}
 
   // Starts copying the next slice, of which `left` along k exist; what does not exist is 0.
   template <bool kVectorised>
-  __device__ __forceinline__ void read(T* buffer, std::int64_t left, bool is_vectorised) {
+  __device__ __forceinline__ void read(T* buffer, std::int64_t left, const GemmSource& source) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       T* to = buffer + place(outer_of(i), k_of(i));
-      if (kVectorised || is_vectorised) {
-        cuda::cp_async16(to, from_[i], room_[i] > 0 && k_of(i) < left);
+      const T* from = from_ + i * kRowsApart * source.ld;
+      if (kVectorised || source.is_vectorised) {
+        cuda::cp_async16(to, from, outer_of(i) < limit_ && k_of(i) < left);
       } else {
         Pack<T> pack;
 #pragma unroll
         for (int j = 0; j < kPack; ++j) {
-          const bool exists = kAlongK ? room_[i] > 0 && k_of(i) + j < left : j < room_[i] && k_of(i) < left;
-          pack[j] = exists ? from_[i][j] : narrow<T>(0.0f);
+          const bool exists = outer_of(i) + (kAlongK ? 0 : j) < limit_ && k_of(i) + (kAlongK ? j : 0) < left;
+          pack[j] = exists ? from[j] : narrow<T>(0.0f);
         }
         store_pack(to, pack);
       }
-      from_[i] += step_;
     }
+    from_ += kAlongK ? kDepth : kDepth * source.ld;
   }
 
  private:
@@ -78,9 +76,8 @@ class SliceReader {
   static __device__ __forceinline__ int outer_of(int i) { return kAlongK ? index(i) / kPacksPerRow : index(i) % kPacksPerRow * kPack; }
   static __device__ __forceinline__ int k_of(int i) { return kAlongK ? index(i) % kPacksPerRow * kPack : index(i) / kPacksPerRow; }
 
-  const T* from_[kPacks];
-  int room_[kPacks];
-  std::int64_t step_;
+  const T* from_;
+  int limit_;  // what of kExtent exists
 };
 
 // Fragments of 16 x 16, whose first row along m or n is `outer`: four registers for A, two times two for B.
@@ -119,13 +116,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) tensor_core_gem
   const std::int64_t depth = task.k - first_k < task.piece ? task.k - first_k : task.piece;
   const int steps = int((depth + kDepth - 1) / kDepth);
 
-  AReader a_reader(static_cast<const T*>(task.a.data) + batch_offset(task.a, task.batch_dims, product), task.a.ld, row, task.m, first_k);
-  BReader b_reader(static_cast<const T*>(task.b.data) + batch_offset(task.b, task.batch_dims, product), task.b.ld, col, task.n, first_k);
+  AReader a_reader(task.a, batch_offset(task.a, task.batch_dims, product), row, task.m, first_k);
+  BReader b_reader(task.b, batch_offset(task.b, task.batch_dims, product), col, task.n, first_k);
   const auto read = [&](int step) {
     T* buffer = shared + step % kStages * Tile::kStageElements;
     const std::int64_t left = depth - std::int64_t(step) * kDepth;
-    a_reader.template read<kVectorised>(buffer, left, task.a.is_vectorised);
-    b_reader.template read<kVectorised>(buffer + Tile::kRows * kDepth, left, task.b.is_vectorised);
+    a_reader.template read<kVectorised>(buffer, left, task.a);
+    b_reader.template read<kVectorised>(buffer + Tile::kRows * kDepth, left, task.b);
   };
 
   float sums[kRowParts][2 * kColParts][4] = {};
