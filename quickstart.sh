@@ -22,5 +22,4 @@ cmake --preset release -DREFRAIN_CUDA=$cuda -DREFRAIN_CUDA_ARCHITECTURES=native 
 rm -f build-configure.log
 cmake --build build/release --target refrain
 
-[ $cuda = OFF ] || arguments=(--device cuda ${arguments[@]+"${arguments[@]}"})
 exec build/release/apps/refrain train examples/vit-fashion-mnist.toml ${arguments[@]+"${arguments[@]}"}
