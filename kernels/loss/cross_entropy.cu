@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads* kRows) cross_entropy_rows(CrossEntro
   const S lowest = narrow<S>(minus_infinity<T>());
   const bool wants_total = a.smoothing != T(0);
   T maximum = minus_infinity<T>(), sum = 0, total = 0;
-#pragma unroll 2
+#pragma unroll(sizeof(S) == 8 ? 1 : 2)
   for (int s = 0; layout.has_slot(s); ++s) {
     const Group<S, K> group = layout.load(x, s, lowest);
     T highest = maximum;

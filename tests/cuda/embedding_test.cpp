@@ -37,11 +37,12 @@ Tensor backward(const Tensor& grad_out, const Tensor& indices, std::int64_t padd
 
 TEST_CASE("cuda embedding: rows of any width, dtype and address are copied") {
   for (DType dtype : kFloating) {
-    for (std::int64_t width : {0, 1, 2, 4, 31, 32, 33, 200, 1000}) {
-      for (std::int64_t count : {0, 1, 33}) {
+    for (std::int64_t width : {0, 1, 2, 4, 31, 33, 200, 1000}) {
+      for (std::int64_t count : {0, 17}) {
         INFO(dtype << " " << count << " rows of " << width);
         const Tensor weight = random_tensor({40, width}, dtype, 1);
         for (DType index : {DType::i64, DType::i32}) {
+          if (index == DType::i32 && width != 33) continue;
           const Tensor indices = indices_of(random_indices(count, 40, 2), index), expected = empty({count, width}, dtype);
           launch(EmbeddingForward{.indices = indices, .weight = weight, .out = expected});
           for (std::int64_t margin : {kAligned, kMisaligned}) {
@@ -63,6 +64,7 @@ TEST_CASE("cuda embedding_backward: the CPU's bits for every dtype, width and ad
       INFO(dtype << " " << width);
       const Tensor grad_out = random_tensor({90, width}, dtype, 1);
       for (DType index : {DType::i64, DType::i32}) {
+        if (index == DType::i32 && width != 33) continue;
         const Tensor indices = indices_of(random_indices(90, 21, 2), index);
         for (std::int64_t padding_idx : {-1, 5}) {
           const Tensor expected = backward(grad_out, indices, padding_idx, 21, false);
@@ -80,7 +82,7 @@ TEST_CASE("cuda embedding_backward: the CPU's bits for tables and batches of any
   for (DType dtype : {DType::f32, DType::bf16}) {
     for (std::int64_t num_rows : {1, 255, 256, 257, 66000}) {
       for (std::int64_t count : {0, 1, 33, 1024, 1025, 2500}) {
-        if ((num_rows > 1000 && count != 1025) || (count == 2500 && num_rows != 257)) continue;
+        if ((num_rows > 1000 && count != 1025) || ((count == 1024 || count == 2500) && num_rows != 257)) continue;
         INFO(dtype << " " << count << " of " << num_rows);
         const Tensor grad_out = random_tensor({count, 3}, dtype, 1),
                      indices = indices_of(random_indices(count, num_rows, 2), DType::i64);

@@ -220,7 +220,7 @@ TEST_CASE("cuda layer_norm_backward: gradients within the roundings of their sum
 
 TEST_CASE("cuda layer_norm_backward: sums of small integers give the CPU's bits") {
   for (const Dtypes& d : kCombinations) {
-    for (const Shape& shape : {Shape{1, 1}, Shape{60, 33}, Shape{37, 1000}, Shape{40, 1032}, Shape{7, 5000}, Shape{0, 5}}) {
+    for (const Shape& shape : {Shape{1, 1}, Shape{60, 33}, Shape{20, 1000}, Shape{20, 1032}, Shape{7, 5000}, Shape{0, 5}}) {
       INFO(name_of(d) << " " << concat(shape));
       const DType accumulator = d.statistics();
       const BackwardInputs in{small_integers(shape, d.out, 5, 3), small_integers(shape, d.x, 6, 4),
