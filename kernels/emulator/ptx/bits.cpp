@@ -32,14 +32,19 @@ void invert(Decoder& d, Instruction& out) {
   out.d = d.destination(0, type);
   out.a = d.source(1, type);
   if (type == Type::pred) out.execute = [](Warp& w, const Instruction& i) { w.set_predicate(i.d, ~w.predicate(i.a)); };
-  else with_integer(type, [&]<class T>() { out.execute = [](Warp& w, const Instruction& i) { map1<T, T>(w, i, [](T a) { return T(~a); }); }; });
+  else
+    with_integer(type, [&]<class T>() {
+      out.execute = [](Warp& w, const Instruction& i) { map1<T, T>(w, i, [](T a) { return T(~a); }); };
+    });
 }
 
 void logical_not(Decoder& d, Instruction& out) {
   const Type type = d.take_type();
   out.d = d.destination(0, type);
   out.a = d.source(1, type);
-  with_integer(type, [&]<class T>() { out.execute = [](Warp& w, const Instruction& i) { map1<T, T>(w, i, [](T a) { return T(a == 0); }); }; });
+  with_integer(type, [&]<class T>() {
+    out.execute = [](Warp& w, const Instruction& i) { map1<T, T>(w, i, [](T a) { return T(a == 0); }); };
+  });
 }
 
 // Any function of three bits: bit (a, b, c) of the table.
@@ -100,7 +105,9 @@ void funnel(Decoder& d, Instruction& out) {
   };
 }
 
-void funnel_either(Decoder& d, Instruction& out) { d.take("l") ? funnel<true>(d, out) : d.take("r") ? funnel<false>(d, out) : d.refuse("l or r"); }
+void funnel_either(Decoder& d, Instruction& out) {
+  d.take("l") ? funnel<true>(d, out) : d.take("r") ? funnel<false>(d, out) : d.refuse("l or r");
+}
 
 void extract_field(Decoder& d, Instruction& out) {
   const Type type = d.take_type();
@@ -150,7 +157,12 @@ void insert_field(Decoder& d, Instruction& out) {
 }
 
 struct CountOnes { template <class T> u32 operator()(T a) const { return u32(std::popcount(std::make_unsigned_t<T>(a))); } };
-struct LeadingZeros { template <class T> u32 operator()(T a) const { return u32(std::countl_zero(std::make_unsigned_t<T>(a))); } };
+struct LeadingZeros {
+  template <class T>
+  u32 operator()(T a) const {
+    return u32(std::countl_zero(std::make_unsigned_t<T>(a)));
+  }
+};
 struct HighestBit {  // of a signed number: the highest bit that differs from the sign
   template <class T> u32 operator()(T a) const {
     if constexpr (std::is_signed_v<T>) if (a < 0) a = T(~a);

@@ -12,7 +12,9 @@ namespace refrain::emulator::ptx {
 void Warp::fail(const Instruction& i, int lane, const std::string& why) const {
   const Dim at = block->index(), size = block->launch().block;
   const unsigned thread = unsigned(index) * 32 + unsigned(lane);
-  const auto triple = [](unsigned x, unsigned y, unsigned z) { return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")"; };
+  const auto triple = [](unsigned x, unsigned y, unsigned z) {
+    return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
+  };
   throw Error("ptx: " + why + ": " + function->texts[i.text] + " [block " + triple(at.x, at.y, at.z) + " thread " +
               triple(thread % size.x, thread / size.x % size.y, thread / (size.x * size.y)) + " of " + function->name + "]");
 }
@@ -75,7 +77,8 @@ bool advance(Warp& w) {
 
 std::byte* BlockRun::shared_at(const Warp& warp, const Instruction& i, int lane, std::uint64_t offset, std::size_t bytes) const {
   if (offset + bytes > shared_bytes_ || offset > shared_bytes_)
-    warp.fail(i, lane, "shared address " + std::to_string(offset) + " outside the block's " + std::to_string(shared_bytes_) + " bytes");
+    warp.fail(i, lane,
+              "shared address " + std::to_string(offset) + " outside the block's " + std::to_string(shared_bytes_) + " bytes");
   if (offset % bytes != 0) warp.fail(i, lane, "misaligned shared address");
   return shared_ + offset;
 }
@@ -112,7 +115,8 @@ std::uint64_t value_of(const Preset& preset, const Warp& w, int lane) {
     case Preset::dynamic_smem_size: return launch.dynamic_shared_bytes;
     case Preset::total_smem_size: return w.block->shared_bytes();
     case Preset::param_address: return reinterpret_cast<std::uint64_t>(launch.parameters) + preset.value;
-    case Preset::local_address: return reinterpret_cast<std::uint64_t>(w.local.data()) + std::uint64_t(lane) * w.function->local_bytes + preset.value;
+    case Preset::local_address:
+      return reinterpret_cast<std::uint64_t>(w.local.data()) + std::uint64_t(lane) * w.function->local_bytes + preset.value;
     case Preset::dynamic_shared: case Preset::dynamic_shared32: return w.function->shared_bytes;
     case Preset::constant32: case Preset::constant64: case Preset::constant_pred: return preset.value;
   }
@@ -120,7 +124,8 @@ std::uint64_t value_of(const Preset& preset, const Warp& w, int lane) {
 }
 
 bool is_wide(Preset::Kind kind) {
-  return kind == Preset::param_address || kind == Preset::local_address || kind == Preset::dynamic_shared || kind == Preset::constant64;
+  return kind == Preset::param_address || kind == Preset::local_address || kind == Preset::dynamic_shared ||
+         kind == Preset::constant64;
 }
 bool is_of_block(Preset::Kind kind) { return kind == Preset::ctaid_x || kind == Preset::ctaid_y || kind == Preset::ctaid_z; }
 
@@ -146,7 +151,9 @@ BlockRun::BlockRun(const Launch& launch) : launch_(launch) {
   register_memory_.assign(register_bytes * num_warps + kAlign, std::byte{0xcd});
   shared_bytes_ = function.shared_bytes + launch.dynamic_shared_bytes;
   shared_memory_.resize(shared_bytes_ + 1024);
-  const auto aligned = [](std::byte* address, std::size_t to) { return address + (to - reinterpret_cast<std::uintptr_t>(address) % to) % to; };
+  const auto aligned = [](std::byte* address, std::size_t to) {
+    return address + (to - reinterpret_cast<std::uintptr_t>(address) % to) % to;
+  };
   shared_ = aligned(shared_memory_.data(), 1024);
   for (unsigned k = 0; k < num_warps; ++k) {
     auto warp = std::make_unique<Warp>();
@@ -183,9 +190,13 @@ void BlockRun::open_barrier() {
   for (auto& warp : warps_)
     for (Group& group : warp->groups) {
       const Instruction& i = launch_.function->code[group.pc];
-      if (group.pc != where) warp->fail(i, std::countr_zero(group.lanes), "threads meet at different barriers, another one is " + launch_.function->texts[launch_.function->code[where].text]);
+      if (group.pc != where)
+        warp->fail(
+            i, std::countr_zero(group.lanes),
+            "threads meet at different barriers, another one is " + launch_.function->texts[launch_.function->code[where].text]);
       warp->active = group.lanes;
-      if (i.mode == kCountBarrier) for_lanes(group.lanes, [&](int l) { warp->column<std::uint32_t>(i.d)[l] = std::uint32_t(votes); });
+      if (i.mode == kCountBarrier)
+        for_lanes(group.lanes, [&](int l) { warp->column<std::uint32_t>(i.d)[l] = std::uint32_t(votes); });
       if (i.mode == kAndBarrier) warp->set_predicate(i.d, votes == voters ? kAllLanes : 0);
       if (i.mode == kOrBarrier) warp->set_predicate(i.d, votes != 0 ? kAllLanes : 0);
       ++group.pc;
@@ -225,7 +236,8 @@ void BlockRun::run(Dim index, std::uint64_t linear) {
   }
 }
 
-void execute(const Function& function, Dim grid, Dim block, std::size_t dynamic_shared_bytes, const std::byte* parameters, Order order, int num_threads) {
+void execute(const Function& function, Dim grid, Dim block, std::size_t dynamic_shared_bytes, const std::byte* parameters,
+             Order order, int num_threads) {
   const std::uint64_t num_blocks = std::uint64_t(grid.x) * grid.y * grid.z;
   const Launch launch{&function, grid, block, dynamic_shared_bytes, parameters, order};
   std::atomic<std::uint64_t> next{0};
@@ -236,7 +248,9 @@ void execute(const Function& function, Dim grid, Dim block, std::size_t dynamic_
       BlockRun run(launch);
       for (std::uint64_t k; (k = next++) < num_blocks;) {
         const std::uint64_t linear = order == Order::reverse ? num_blocks - 1 - k : k;
-        run.run({unsigned(linear % grid.x), unsigned(linear / grid.x % grid.y), unsigned(linear / (std::uint64_t(grid.x) * grid.y))}, linear);
+        run.run(
+            {unsigned(linear % grid.x), unsigned(linear / grid.x % grid.y), unsigned(linear / (std::uint64_t(grid.x) * grid.y))},
+            linear);
       }
     } catch (...) {
       const std::lock_guard lock(mutex);

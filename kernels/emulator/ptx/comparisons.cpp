@@ -13,7 +13,8 @@ namespace {
 using u32 = std::uint32_t;
 
 enum Relation : std::uint8_t { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, nan };
-constexpr std::string_view kNames[] = {"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
+constexpr std::string_view kNames[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
+                                       "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};
 enum Join : std::uint8_t { none, join_and, join_or, join_xor };
 
 template <class T>
@@ -50,7 +51,8 @@ template <class T, Relation kRelation>
 u32 compare(Warp& w, const Instruction& i) {
   const Slot<T>*a = w.column<Slot<T>>(i.a), *b = w.column<Slot<T>>(i.b);
   u32 result = 0;
-  for (int l = 0; l < 32; ++l) result |= u32(holds(kRelation, comparable(from_slot<T>(a[l])), comparable(from_slot<T>(b[l])))) << l;
+  for (int l = 0; l < 32; ++l)
+    result |= u32(holds(kRelation, comparable(from_slot<T>(a[l])), comparable(from_slot<T>(b[l])))) << l;
   return result;
 }
 // f32 with subnormals taken for zero.
@@ -88,7 +90,10 @@ template <template <u32 (*)(Warp&, const Instruction&)> class Wrap, class T, std
 constexpr auto handlers_of(std::index_sequence<kEach...>) {
   return std::array<Handler, sizeof...(kEach)>{Wrap<&compare<T, Relation(kEach)>>::handler...};
 }
-template <u32 (*kCompare)(Warp&, const Instruction&)> struct Predicates { static constexpr Handler handler = &set_predicates<kCompare>; };
+template <u32 (*kCompare)(Warp&, const Instruction&)>
+struct Predicates {
+  static constexpr Handler handler = &set_predicates<kCompare>;
+};
 template <u32 (*kCompare)(Warp&, const Instruction&)> struct Values { static constexpr Handler handler = &set_values<kCompare>; };
 using AllRelations = std::make_index_sequence<std::size(kNames)>;
 
@@ -103,7 +108,8 @@ Relation take_relation(Decoder& d, Type type) {
     if (d.take(name)) return relation;
   for (std::size_t k = 0; k < std::size(kNames); ++k)
     if (d.take(kNames[k])) {
-      const bool is_float = type == Type::f32 || type == Type::f64 || type == Type::f16 || type == Type::bf16 || type == Type::f16x2 || type == Type::bf16x2;
+      const bool is_float = type == Type::f32 || type == Type::f64 || type == Type::f16 || type == Type::bf16 ||
+                            type == Type::f16x2 || type == Type::bf16x2;
       if (k >= equ && !is_float) d.refuse("for floats only");
       return Relation(k);
     }
@@ -143,7 +149,8 @@ void set_pair_values(Warp& w, const Instruction& i) {
   const u32 one = i.count ? 0xffff : std::is_same_v<T, Half> ? 0x3c00 : 0x3f80;
   map2<u32, u32, u32>(w, i, [&](u32 a, u32 b) {
     const auto x = [&](u32 bits) { return comparable(from_slot<T>(bits)); };
-    return (holds(Relation(i.immediate), x(a), x(b)) ? one : 0) | (holds(Relation(i.immediate), x(a >> 16), x(b >> 16)) ? one << 16 : 0);
+    return (holds(Relation(i.immediate), x(a), x(b)) ? one : 0) |
+           (holds(Relation(i.immediate), x(a >> 16), x(b >> 16)) ? one << 16 : 0);
   });
 }
 

@@ -90,8 +90,12 @@ void float_to_bfloat(Warp& w, const Instruction& i) {
 void float_to_half(Warp& w, const Instruction& i) {
   map1<u32, u32>(w, i, [](u32 a) { return u32(half_bits::float_to_f16(std::bit_cast<float>(a))); });
 }
-void half_to_float(Warp& w, const Instruction& i) { map1<float, u32>(w, i, [](u32 a) { return half_bits::f16_to_float(std::uint16_t(a)); }); }
-void bfloat_to_float(Warp& w, const Instruction& i) { map1<float, u32>(w, i, [](u32 a) { return half_bits::bf16_to_float(std::uint16_t(a)); }); }
+void half_to_float(Warp& w, const Instruction& i) {
+  map1<float, u32>(w, i, [](u32 a) { return half_bits::f16_to_float(std::uint16_t(a)); });
+}
+void bfloat_to_float(Warp& w, const Instruction& i) {
+  map1<float, u32>(w, i, [](u32 a) { return half_bits::bf16_to_float(std::uint16_t(a)); });
+}
 
 // The first operand becomes the high half.
 template <bool kIsBfloat>
@@ -102,7 +106,9 @@ void floats_to_pair(Warp& w, const Instruction& i) {
       if constexpr (kIsBfloat) return u32(half_bits::float_to_bf16(high)) << 16 | half_bits::float_to_bf16(low);
       else return u32(half_bits::float_to_f16(high)) << 16 | half_bits::float_to_f16(low);
     }
-    const auto rounded = [&](float x) { return u32(kIsBfloat ? round_bf16(x, rounding_of(i.mode)) : round_f16(x, rounding_of(i.mode))); };
+    const auto rounded = [&](float x) {
+      return u32(kIsBfloat ? round_bf16(x, rounding_of(i.mode)) : round_f16(x, rounding_of(i.mode)));
+    };
     return rounded(high) << 16 | rounded(low);
   });
 }

@@ -1,4 +1,5 @@
-// Numbers of opcodes and attributes were found by comparing what ptxas -v, cuobjdump and nvdisasm of CUDA 13 say of small kernels.
+// Numbers of opcodes and attributes were found by comparing what ptxas -v, cuobjdump and nvdisasm of CUDA 13 say of small
+// kernels.
 #include <refrain/kernels/emulator/ptx/cubin.h>
 #include <refrain/kernels/emulator/ptx/module.h>
 #include <refrain/kernels/emulator/ptx/object_file.h>

@@ -20,9 +20,10 @@ int main(int argc, char** argv) {
         if (entry.kind != FatbinaryEntry::cubin) continue;
         for (const MachineKernel& kernel : read_cubin(entry.data)) {
           std::string counts;
-          for (const auto& [name, count] : kernel.opcodes) counts += (counts.empty() ? "" : ",") + name + "=" + std::to_string(count);
-          std::printf("sm_%d\t%d\t%zu\t%zu\t%zu\t%s\t%s\n", entry.architecture, kernel.num_registers, kernel.shared_bytes, kernel.stack_bytes,
-                      kernel.num_instructions, counts.c_str(), kernel.name.c_str());
+          for (const auto& [name, count] : kernel.opcodes)
+            counts += (counts.empty() ? "" : ",") + name + "=" + std::to_string(count);
+          std::printf("sm_%d\t%d\t%zu\t%zu\t%zu\t%s\t%s\n", entry.architecture, kernel.num_registers, kernel.shared_bytes,
+                      kernel.stack_bytes, kernel.num_instructions, counts.c_str(), kernel.name.c_str());
         }
       }
     }

@@ -20,8 +20,8 @@ std::string_view class_suffix(Type type) {
 const Table& instruction_table() {
   static const Table table = [] {
     Table all;
-    for (const auto add : {add_integers, add_bits, add_floats, add_halves, add_comparisons, add_conversions, add_moves, add_memory,
-                           add_atomics, add_control, add_warp, add_matrix, add_async})
+    for (const auto add : {add_integers, add_bits, add_floats, add_halves, add_comparisons, add_conversions, add_moves,
+                           add_memory, add_atomics, add_control, add_warp, add_matrix, add_async})
       add(all);
     return all;
   }();
@@ -48,7 +48,8 @@ Instruction Decoder::decode() {
   operands_ = split(trim(rest.substr(end)), ',');
   const Table& table = instruction_table();
   auto found = table.end();
-  if (const std::string_view suffix = class_suffix(peek_type()); !suffix.empty()) found = table.find(std::string(name_) + std::string(suffix));
+  if (const std::string_view suffix = class_suffix(peek_type()); !suffix.empty())
+    found = table.find(std::string(name_) + std::string(suffix));
   if (found == table.end()) found = table.find(name_);
   if (found == table.end()) refuse("unknown instruction");
   found->second(*this, out);
@@ -99,7 +100,8 @@ std::int32_t Decoder::source(std::size_t i, Type type) { return source(operand(i
 
 std::int32_t Decoder::source(std::string_view text, Type type) {
   const int bytes = column_bytes(type);
-  if (const auto value = parse_number(text)) return names_.constant(type == Type::pred ? (*value != 0 ? ~0ull : 0) : *value, bytes).offset;
+  if (const auto value = parse_number(text))
+    return names_.constant(type == Type::pred ? (*value != 0 ? ~0ull : 0) : *value, bytes).offset;
   const Column column = names_.column(text, bytes);
   if (column.offset < 0) refuse("unknown operand " + std::string(text));
   if (column.bytes != bytes) refuse("operand " + std::string(text) + " has another width");

@@ -61,12 +61,17 @@ void binary(Decoder& d, Instruction& out) {
   out.b = d.source(2, type);
   if (type == Type::f64) {
     if (out.mode != 0) d.refuse("f64 rounds to nearest only");
-    out.execute = [](Warp& w, const Instruction& i) { map2<double, double, double>(w, i, [](double a, double b) { return Op::exact(a, b); }); };
+    out.execute = [](Warp& w, const Instruction& i) {
+      map2<double, double, double>(w, i, [](double a, double b) { return Op::exact(a, b); });
+    };
   } else if (out.mode == 0) {
-    out.execute = [](Warp& w, const Instruction& i) { map2<float, float, float>(w, i, [](float a, float b) { return Op::exact(a, b); }); };
+    out.execute = [](Warp& w, const Instruction& i) {
+      map2<float, float, float>(w, i, [](float a, float b) { return Op::exact(a, b); });
+    };
   } else {
     out.execute = [](Warp& w, const Instruction& i) {
-      map2<float, float, float>(w, i, [&](float a, float b) { return finished(Op::odd(taken(a, i.mode), taken(b, i.mode)), i.mode); });
+      map2<float, float, float>(w, i,
+                                [&](float a, float b) { return finished(Op::odd(taken(a, i.mode), taken(b, i.mode)), i.mode); });
     };
   }
 }
@@ -121,7 +126,8 @@ void minimum_or_maximum(Decoder& d, Instruction& out) {
     };
   } else {
     out.execute = [](Warp& w, const Instruction& i) {
-      map2<float, float, float>(w, i, [&](float a, float b) { return chosen<float, kLarger>(taken(a, i.mode), taken(b, i.mode), i.mode & kKeepsNan); });
+      map2<float, float, float>(
+          w, i, [&](float a, float b) { return chosen<float, kLarger>(taken(a, i.mode), taken(b, i.mode), i.mode & kKeepsNan); });
     };
   }
 }
@@ -141,7 +147,9 @@ void unary(Decoder& d, Instruction& out, F32, F64) {
     out.execute = [](Warp& w, const Instruction& i) { map1<float, float>(w, i, F32{}); };
   } else {
     if ((out.mode & ~kFlush) != 0) d.refuse("rounds to nearest only");
-    out.execute = [](Warp& w, const Instruction& i) { map1<float, float>(w, i, [](float a) { return flushed(F32{}(flushed(a))); }); };
+    out.execute = [](Warp& w, const Instruction& i) {
+      map1<float, float>(w, i, [](float a) { return flushed(F32{}(flushed(a))); });
+    };
   }
 }
 
@@ -171,7 +179,9 @@ void sign(Decoder& d, Instruction& out) {
   out.d = d.destination(0, type);
   out.a = d.source(1, type);
   if (type == Type::f64)
-    out.execute = [](Warp& w, const Instruction& i) { map1<double, double>(w, i, [](double a) { return kAbsolute ? std::fabs(a) : -a; }); };
+    out.execute = [](Warp& w, const Instruction& i) {
+      map1<double, double>(w, i, [](double a) { return kAbsolute ? std::fabs(a) : -a; });
+    };
   else
     out.execute = [](Warp& w, const Instruction& i) {
       map1<float, float>(w, i, [&](float a) { return taken(kAbsolute ? std::fabs(a) : -a, i.mode); });
@@ -184,9 +194,13 @@ void copy_sign(Decoder& d, Instruction& out) {
   out.a = d.source(1, type);
   out.b = d.source(2, type);
   if (type == Type::f64)
-    out.execute = [](Warp& w, const Instruction& i) { map2<double, double, double>(w, i, [](double a, double b) { return std::copysign(b, a); }); };
+    out.execute = [](Warp& w, const Instruction& i) {
+      map2<double, double, double>(w, i, [](double a, double b) { return std::copysign(b, a); });
+    };
   else
-    out.execute = [](Warp& w, const Instruction& i) { map2<float, float, float>(w, i, [](float a, float b) { return std::copysign(b, a); }); };
+    out.execute = [](Warp& w, const Instruction& i) {
+      map2<float, float, float>(w, i, [](float a, float b) { return std::copysign(b, a); });
+    };
 }
 
 }  // namespace

@@ -14,13 +14,28 @@ struct SpecialRegister {
   std::string_view name;
   Preset::Kind kind;
 };
-constexpr SpecialRegister kSpecial[] = {
-    {"%tid.x", Preset::tid_x}, {"%tid.y", Preset::tid_y}, {"%tid.z", Preset::tid_z}, {"%ntid.x", Preset::ntid_x},
-    {"%ntid.y", Preset::ntid_y}, {"%ntid.z", Preset::ntid_z}, {"%ctaid.x", Preset::ctaid_x}, {"%ctaid.y", Preset::ctaid_y},
-    {"%ctaid.z", Preset::ctaid_z}, {"%nctaid.x", Preset::nctaid_x}, {"%nctaid.y", Preset::nctaid_y}, {"%nctaid.z", Preset::nctaid_z},
-    {"%laneid", Preset::laneid}, {"%warpid", Preset::warpid}, {"%nwarpid", Preset::nwarpid}, {"%lanemask_eq", Preset::lanemask_eq},
-    {"%lanemask_lt", Preset::lanemask_lt}, {"%lanemask_le", Preset::lanemask_le}, {"%lanemask_gt", Preset::lanemask_gt},
-    {"%lanemask_ge", Preset::lanemask_ge}, {"%dynamic_smem_size", Preset::dynamic_smem_size}, {"%total_smem_size", Preset::total_smem_size}};
+constexpr SpecialRegister kSpecial[] = {{"%tid.x", Preset::tid_x},
+                                        {"%tid.y", Preset::tid_y},
+                                        {"%tid.z", Preset::tid_z},
+                                        {"%ntid.x", Preset::ntid_x},
+                                        {"%ntid.y", Preset::ntid_y},
+                                        {"%ntid.z", Preset::ntid_z},
+                                        {"%ctaid.x", Preset::ctaid_x},
+                                        {"%ctaid.y", Preset::ctaid_y},
+                                        {"%ctaid.z", Preset::ctaid_z},
+                                        {"%nctaid.x", Preset::nctaid_x},
+                                        {"%nctaid.y", Preset::nctaid_y},
+                                        {"%nctaid.z", Preset::nctaid_z},
+                                        {"%laneid", Preset::laneid},
+                                        {"%warpid", Preset::warpid},
+                                        {"%nwarpid", Preset::nwarpid},
+                                        {"%lanemask_eq", Preset::lanemask_eq},
+                                        {"%lanemask_lt", Preset::lanemask_lt},
+                                        {"%lanemask_le", Preset::lanemask_le},
+                                        {"%lanemask_gt", Preset::lanemask_gt},
+                                        {"%lanemask_ge", Preset::lanemask_ge},
+                                        {"%dynamic_smem_size", Preset::dynamic_smem_size},
+                                        {"%total_smem_size", Preset::total_smem_size}};
 
 }  // namespace
 
@@ -70,7 +85,11 @@ Column FunctionBuilder::preset(Preset::Kind kind, std::uint64_t value, int bytes
 Column FunctionBuilder::constant(std::uint64_t bits, int bytes) {
   if (bytes != 8) bits &= 0xffffffff;
   const auto [found, is_new] = constants_.try_emplace({bits, bytes});
-  if (is_new) found->second = preset(bytes == 8 ? Preset::constant64 : bytes == 4 ? Preset::constant32 : Preset::constant_pred, bits, bytes);
+  if (is_new)
+    found->second = preset(bytes == 8   ? Preset::constant64
+                           : bytes == 4 ? Preset::constant32
+                                        : Preset::constant_pred,
+                           bits, bytes);
   return found->second;
 }
 
@@ -130,7 +149,8 @@ void FunctionBuilder::read_directives() {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i] == ".maxntid" || parts[i] == ".reqntid") {
       function_->max_threads = 1;
-      for (; i + 1 < parts.size() && !parts[i + 1].starts_with('.'); ++i) function_->max_threads *= unsigned(parse_number(parts[i + 1]).value());
+      for (; i + 1 < parts.size() && !parts[i + 1].starts_with('.'); ++i)
+        function_->max_threads *= unsigned(parse_number(parts[i + 1]).value());
     } else if (parts[i] == ".minnctapersm" || parts[i] == ".maxnreg") {
       ++i;
     } else if (parts[i] != ".noreturn") {
@@ -191,7 +211,8 @@ void FunctionBuilder::declare_registers(std::string_view text) {
       continue;
     }
     const auto count = parse_number(name.substr(bracket + 1, name.find('>') - bracket - 1)).value();
-    for (std::uint64_t k = 0; k < count; ++k) scopes_.back()[std::string(name.substr(0, bracket)) + std::to_string(k)] = allocate(bytes);
+    for (std::uint64_t k = 0; k < count; ++k)
+      scopes_.back()[std::string(name.substr(0, bracket)) + std::to_string(k)] = allocate(bytes);
   }
 }
 
@@ -247,7 +268,8 @@ void FunctionBuilder::put_call(std::string_view text) {
 void FunctionBuilder::put_instruction(std::string_view text) {
   const auto last = words(text).back();
   std::string leaving;  // a device function's end is a branch behind it
-  if (depth_ > 0 && (last == "ret" || last == "ret.uni")) text = leaving = std::string(text.substr(0, text.size() - last.size())) + "bra $end";
+  if (depth_ > 0 && (last == "ret" || last == "ret.uni"))
+    text = leaving = std::string(text.substr(0, text.size() - last.size())) + "bra $end";
   function_->code.push_back(Decoder(text, *this, *function_).decode());
 }
 

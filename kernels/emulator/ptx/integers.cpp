@@ -9,8 +9,9 @@ namespace refrain::emulator::ptx {
 namespace {
 
 template <class T> using Unsigned = std::make_unsigned_t<T>;
-template <class T> using Double = std::conditional_t<sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>,
-                                                     std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
+template <class T>
+using Double = std::conditional_t<sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, __int128, unsigned __int128>,
+                                  std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>>;
 
 struct Add { template <class T> T operator()(T a, T b) const { return T(Unsigned<T>(a) + Unsigned<T>(b)); } };
 struct Subtract { template <class T> T operator()(T a, T b) const { return T(Unsigned<T>(a) - Unsigned<T>(b)); } };
@@ -151,12 +152,16 @@ void multiply(Decoder& d, Instruction& out) {
   }
   with_integer(type, [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      using Wide = std::conditional_t<sizeof(T) == 4, Double<T>, std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>>;
+      using Wide =
+          std::conditional_t<sizeof(T) == 4, Double<T>, std::conditional_t<std::is_signed_v<T>, std::int32_t, std::uint32_t>>;
       if (is_wide) {
         if (kAdds) out.execute = [](Warp& w, const Instruction& i) {
           map3<Wide, T, T, Wide>(w, i, [](T a, T b, Wide c) { return Add{}(Wide(Wide(a) * Wide(b)), c); });
         };
-        else out.execute = [](Warp& w, const Instruction& i) { map2<Wide, T, T>(w, i, [](T a, T b) { return Wide(Wide(a) * Wide(b)); }); };
+        else
+          out.execute = [](Warp& w, const Instruction& i) {
+            map2<Wide, T, T>(w, i, [](T a, T b) { return Wide(Wide(a) * Wide(b)); });
+          };
         return;
       }
     }

@@ -18,7 +18,8 @@ void need_all_lanes(const Warp& w, const Instruction& i) {
   if (w.active != kAllLanes) w.fail(i, std::countr_zero(w.active), "needs all 32 lanes");
 }
 
-std::vector<std::int32_t> columns_of(Decoder& d, std::size_t operand, std::size_t count, bool is_destination, Type type = Type::b32) {
+std::vector<std::int32_t> columns_of(Decoder& d, std::size_t operand, std::size_t count, bool is_destination,
+                                     Type type = Type::b32) {
   const auto elements = d.elements(operand);
   if (elements.size() != count) d.refuse("a fragment has another number of registers");
   std::vector<std::int32_t> columns;
@@ -26,7 +27,8 @@ std::vector<std::int32_t> columns_of(Decoder& d, std::size_t operand, std::size_
   return columns;
 }
 
-// ---- 8x8 matrices of 16 bits: lane 8 m + r has the address of row r of matrix m; lane l holds elements (l / 4, l % 4 * 2 + {0, 1})
+// ---- 8x8 matrices of 16 bits: lane 8 m + r has the address of row r of matrix m; lane l holds elements (l / 4, l % 4 * 2 + {0,
+// 1})
 
 void load_matrices(Warp& w, const Instruction& i) {
   need_all_lanes(w, i);
@@ -136,7 +138,8 @@ void multiply_to_f16(Warp& w, const Instruction& i) {
   for (int k = 0; k < 2; ++k)
     for (int l = 0; l < 32; ++l) {
       float* at = &tiles.sum[l / 4 + 8 * k][l % 4 * 2];
-      at[0] = half_bits::f16_to_float(u16(w.column<u32>(c[k])[l])), at[1] = half_bits::f16_to_float(u16(w.column<u32>(c[k])[l] >> 16));
+      at[0] = half_bits::f16_to_float(u16(w.column<u32>(c[k])[l])),
+      at[1] = half_bits::f16_to_float(u16(w.column<u32>(c[k])[l] >> 16));
     }
   multiply(tiles);
   for (int k = 0; k < 2; ++k)

@@ -54,7 +54,8 @@ void store_vector(Warp& w, const Instruction& i) {
   const std::int32_t* columns = w.list(i);
   for_lanes(w.active, [&](int l) {
     T values[8];
-    for (int k = 0; k < i.count; ++k) values[k] = T(i.mode & kWideRegister ? w.column<u64>(columns[k])[l] : w.column<u32>(columns[k])[l]);
+    for (int k = 0; k < i.count; ++k)
+      values[k] = T(i.mode & kWideRegister ? w.column<u64>(columns[k])[l] : w.column<u32>(columns[k])[l]);
     std::memcpy(host_address<kSpace>(w, i, l, sizeof(T) * i.count), values, sizeof(T) * i.count);
   });
 }
@@ -63,7 +64,8 @@ template <Space kSpace>
 Handler handler_of(Type type, bool is_load, bool is_vector) {
   Handler result = nullptr;
   with_integer(type, [&]<class T>() {
-    result = is_load ? (is_vector ? &load_vector<T, kSpace> : &load_one<T, kSpace>) : (is_vector ? &store_vector<T, kSpace> : &store_one<T, kSpace>);
+    result = is_load ? (is_vector ? &load_vector<T, kSpace> : &load_one<T, kSpace>)
+                     : (is_vector ? &store_vector<T, kSpace> : &store_one<T, kSpace>);
   });
   return result;
 }
@@ -102,7 +104,8 @@ void access(Decoder& d, Instruction& out) {
     const bool is_wide = each.starts_with('%') ? d.width(each) == 8 : size_of(type) == 8;
     if (size_of(type) == 8 && !is_wide) d.refuse("the register is too narrow");
     if (is_wide) out.mode |= kWideRegister;
-    columns.push_back(kLoad ? d.destination(each, is_wide ? Type::b64 : Type::b32) : d.source(each, is_wide ? Type::b64 : Type::b32));
+    columns.push_back(kLoad ? d.destination(each, is_wide ? Type::b64 : Type::b32)
+                            : d.source(each, is_wide ? Type::b64 : Type::b32));
   }
   // Elements without a register ("_") have columns of the type's own width; all others must agree.
   for (const auto each : elements)
@@ -110,7 +113,8 @@ void access(Decoder& d, Instruction& out) {
   out.count = std::uint8_t(count);
   out.d = out.b = columns.front();
   if (count > 1) out.list = d.list(columns);
-  out.execute = space == Space::shared ? handler_of<Space::shared>(type, kLoad, count > 1) : handler_of<Space::generic>(type, kLoad, count > 1);
+  out.execute = space == Space::shared ? handler_of<Space::shared>(type, kLoad, count > 1)
+                                       : handler_of<Space::generic>(type, kLoad, count > 1);
 }
 
 void nothing(Warp&, const Instruction&) {}

@@ -35,7 +35,8 @@ Variable read_variable(std::string_view text) {
   Variable variable{parse_declaration(text), nullptr};
   const Declaration& declaration = variable.declaration;
   if (declaration.space == "shared") return variable;
-  if (declaration.space != "global" && declaration.space != "const") throw Error("ptx: unknown declaration: " + std::string(text));
+  if (declaration.space != "global" && declaration.space != "const")
+    throw Error("ptx: unknown declaration: " + std::string(text));
   const std::size_t bytes = declaration.bytes(), size = size_of(declaration.type);
   variable.storage.reset(new std::byte[bytes + 16]);  // aligned as new aligns: to 16 bytes
   if (declaration.align > 16) throw Error("ptx: a variable aligned to more than 16 bytes: " + std::string(text));
@@ -56,7 +57,8 @@ Variable read_variable(std::string_view text) {
 Module::Module(std::string text) : parts_(std::make_unique<Parts>()) {
   parts_->text = without_comments(text);
   for (const TopLevel& each : cut_module(parts_->text)) {
-    const bool is_function = each.head.find(".entry") != std::string_view::npos || each.head.find(".func") != std::string_view::npos;
+    const bool is_function =
+        each.head.find(".entry") != std::string_view::npos || each.head.find(".func") != std::string_view::npos;
     if (is_function) {
       if (!each.has_body) continue;  // a declaration
       FunctionSource source = read_head(each.head, each.body);

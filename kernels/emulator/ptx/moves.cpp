@@ -139,7 +139,8 @@ void is_in_space(Decoder& d, Instruction& out) {
   out.execute = [](Warp& w, const Instruction& i) {
     const u64* a = w.column<u64>(i.a);
     u32 result = 0;
-    for (int l = 0; l < 32; ++l) result |= u32(w.block->holds_shared(reinterpret_cast<const std::byte*>(a[l])) == bool(i.mode)) << l;
+    for (int l = 0; l < 32; ++l)
+      result |= u32(w.block->holds_shared(reinterpret_cast<const std::byte*>(a[l])) == bool(i.mode)) << l;
     w.set_predicate(i.d, result);
   };
 }

@@ -23,7 +23,8 @@ std::vector<Section> elf_sections(std::string_view file) {
   };
   Elf64_Ehdr head;
   std::memcpy(&head, part(0, sizeof head).data(), sizeof head);
-  if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64) throw Error("not a 64-bit ELF file");
+  if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64)
+    throw Error("not a 64-bit ELF file");
   std::vector<Elf64_Shdr> heads(head.e_shnum);
   for (std::size_t k = 0; k < heads.size(); ++k)
     std::memcpy(&heads[k], part(head.e_shoff + k * head.e_shentsize, sizeof(Elf64_Shdr)).data(), sizeof(Elf64_Shdr));

@@ -53,14 +53,16 @@ inline std::uint16_t round_16(double x, Rounding mode) {
   const double scaled = std::ldexp(magnitude, kMantissaBits - exponent);  // exact
   double kept = std::floor(scaled);
   const double lost = scaled - kept;
-  const bool away = mode == Rounding::nearest ? lost > 0.5 || (lost == 0.5 && std::fmod(kept, 2) == 1)
-                                              : lost > 0 && (mode == Rounding::up ? sign == 0 : mode == Rounding::down && sign != 0);
+  const bool away = mode == Rounding::nearest
+                        ? lost > 0.5 || (lost == 0.5 && std::fmod(kept, 2) == 1)
+                        : lost > 0 && (mode == Rounding::up ? sign == 0 : mode == Rounding::down && sign != 0);
   if (away) kept += 1;
   // A carry out of the mantissa runs into the exponent, as it should; subnormals have an exponent of 0.
   const int normal = kept >= double(1 << kMantissaBits) ? exponent + kBias - 1 : 0;
   const std::int64_t bits = (std::int64_t(normal) << kMantissaBits) + std::int64_t(kept);
   if (bits < kInfinity) return std::uint16_t(sign | bits);
-  const bool to_infinity = mode == Rounding::nearest || (mode == Rounding::up && sign == 0) || (mode == Rounding::down && sign != 0);
+  const bool to_infinity =
+      mode == Rounding::nearest || (mode == Rounding::up && sign == 0) || (mode == Rounding::down && sign != 0);
   return std::uint16_t(sign | (to_infinity ? kInfinity : kInfinity - 1));
 }
 inline std::uint16_t round_f16(double x, Rounding mode = Rounding::nearest) { return round_16<5, 10>(x, mode); }

@@ -54,7 +54,8 @@ void write_coverage() {
   if (path == nullptr || *path == '\0') return;
   std::ofstream file(path);
   for (const KernelCount& each : kernel_counts())
-    file << each.launches << '\t' << each.blocks << '\t' << std::int64_t(each.seconds * 1e3) << '\t' << demangled(each.symbol) << '\n';
+    file << each.launches << '\t' << each.blocks << '\t' << std::int64_t(each.seconds * 1e3) << '\t' << demangled(each.symbol)
+         << '\n';
 }
 
 // Made by the first object that registers, before main; lives for ever.
@@ -92,7 +93,8 @@ ptx::Order order() {
   }
 }
 
-void run(const Function& function, const Kernel& kernel, dim3 grid, dim3 block, std::size_t shared_bytes, const std::vector<std::byte>& parameters) {
+void run(const Function& function, const Kernel& kernel, dim3 grid, dim3 block, std::size_t shared_bytes,
+         const std::vector<std::byte>& parameters) {
   const WatchdogScope watchdog(kernel.name);
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -124,7 +126,8 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, st
   // What the driver refuses: more threads than __launch_bounds__ promised, more shared memory than a block has.
   const std::uint64_t num_threads = std::uint64_t(block.x) * block.y * block.z;
   if (num_threads == 0 || num_threads > function->max_threads || block.z > 64) return cudaErrorInvalidConfiguration;
-  if (grid.x == 0 || grid.x > 0x7fffffffu || grid.y == 0 || grid.y > 65535 || grid.z == 0 || grid.z > 65535) return cudaErrorInvalidConfiguration;
+  if (grid.x == 0 || grid.x > 0x7fffffffu || grid.y == 0 || grid.y > 65535 || grid.z == 0 || grid.z > 65535)
+    return cudaErrorInvalidConfiguration;
   if (function->shared_bytes + shared_bytes > options().max_shared_bytes) return cudaErrorInvalidValue;
   std::vector<std::byte> parameters(function->parameter_bytes + 16);
   for (std::size_t k = 0; k < function->parameters.size(); ++k)
@@ -205,15 +208,16 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_b
   return cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared_bytes, cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
+                             cudaStream_t stream) {
   return note_error(ptx::launch(stub, grid, block, arguments, shared_bytes, stream));
 }
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(stub));
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes, cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
+                               cudaStream_t stream) {
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, shared_bytes, stream);
 }
-
 }

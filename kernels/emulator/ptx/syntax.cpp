@@ -136,7 +136,8 @@ Declaration parse_declaration(std::string_view text) {
       const auto align = parse_number(parts.at(++i)).value();
       if (!is_pointee) result.align = align;
     } else if (is_pointee && word.starts_with('.')) continue;
-    else if (word == ".global" || word == ".shared" || word == ".local" || word == ".const" || word == ".param") result.space = word.substr(1);
+    else if (word == ".global" || word == ".shared" || word == ".local" || word == ".const" || word == ".param")
+      result.space = word.substr(1);
     else if (word == ".visible" || word == ".extern" || word == ".weak" || word == ".common") continue;
     else if (word.starts_with('.')) {
       const Type type = parse_type(word.substr(1));

@@ -133,8 +133,11 @@ struct Xor { template <class T> T operator()(T a, T b) const { return a ^ b; } }
 
 void reduce(Decoder& d, Instruction& out) {
   if (!d.take("sync")) d.refuse("sync is missing");
-  const Handler chosen = d.take("add") ? &reduce_lanes<u32, Add> : d.take("and") ? &reduce_lanes<u32, And> : d.take("or") ? &reduce_lanes<u32, Or>
-                         : d.take("xor") ? &reduce_lanes<u32, Xor> : nullptr;
+  const Handler chosen = d.take("add")   ? &reduce_lanes<u32, Add>
+                         : d.take("and") ? &reduce_lanes<u32, And>
+                         : d.take("or")  ? &reduce_lanes<u32, Or>
+                         : d.take("xor") ? &reduce_lanes<u32, Xor>
+                                         : nullptr;
   const bool is_minimum = d.take("min"), is_maximum = d.take("max");
   const Type type = d.take_type();
   out.d = d.destination(0, type);

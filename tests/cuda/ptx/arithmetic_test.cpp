@@ -13,9 +13,11 @@ TEST_CASE("ptx: integer sums wrap and products give low, high and wide halves") 
   CHECK(one("mul.hi.u64 %d, %a, %b", "u64", {~0ull, ~0ull}) == ~0ull - 1);
   CHECK(one("mul.hi.s64 %d, %a, %b", "s64", {~0ull, 1}) == ~0ull);
   CHECK(one("mad.lo.u32 %d, %a, %b, %c", "u32", {3, 5, 7}) == 22);
-  const Words wide = run("ld.global.u32 %r0, [%in]; ld.global.u32 %r1, [%in+8]; mul.wide.s32 %rd0, %r0, %r1; st.global.u64 [%out], %rd0;"
-                         "mul.wide.u32 %rd1, %r0, %r1; st.global.u64 [%out+8], %rd1; mov.u64 %rd3, 5; mad.wide.s32 %rd2, %r0, %r1, %rd3;"
-                         "st.global.u64 [%out+16], %rd2;", {0xffffffff, 3}, 2, 3);
+  const Words wide =
+      run("ld.global.u32 %r0, [%in]; ld.global.u32 %r1, [%in+8]; mul.wide.s32 %rd0, %r0, %r1; st.global.u64 [%out], %rd0;"
+          "mul.wide.u32 %rd1, %r0, %r1; st.global.u64 [%out+8], %rd1; mov.u64 %rd3, 5; mad.wide.s32 %rd2, %r0, %r1, %rd3;"
+          "st.global.u64 [%out+16], %rd2;",
+          {0xffffffff, 3}, 2, 3);
   CHECK(wide == Words{std::uint64_t(-3), 0x2fffffffd, 2});
 }
 
@@ -28,10 +30,11 @@ TEST_CASE("ptx: division truncates to zero, and by zero gives ones") {
 }
 
 TEST_CASE("ptx: a carry goes from one sum into the next") {
-  const Words sum = run("ld.global.u64 %rd0, [%in]; ld.global.u64 %rd1, [%in+8]; ld.global.u64 %rd2, [%in+16]; ld.global.u64 %rd3, [%in+24];"
-                        "add.cc.u64 %rd4, %rd0, %rd2; addc.u64 %rd5, %rd1, %rd3; st.global.u64 [%out], %rd4; st.global.u64 [%out+8], %rd5;"
-                        "sub.cc.u64 %rd6, %rd0, %rd2; subc.u64 %rd7, %rd1, %rd3; st.global.u64 [%out+16], %rd6; st.global.u64 [%out+24], %rd7;",
-                        {~0ull, 1, 1, 2}, 4, 4);
+  const Words sum =
+      run("ld.global.u64 %rd0, [%in]; ld.global.u64 %rd1, [%in+8]; ld.global.u64 %rd2, [%in+16]; ld.global.u64 %rd3, [%in+24];"
+          "add.cc.u64 %rd4, %rd0, %rd2; addc.u64 %rd5, %rd1, %rd3; st.global.u64 [%out], %rd4; st.global.u64 [%out+8], %rd5;"
+          "sub.cc.u64 %rd6, %rd0, %rd2; subc.u64 %rd7, %rd1, %rd3; st.global.u64 [%out+16], %rd6; st.global.u64 [%out+24], %rd7;",
+          {~0ull, 1, 1, 2}, 4, 4);
   CHECK(sum == Words{0, 4, ~0ull - 1, ~0ull});
   const Words product = run("ld.global.u32 %r0, [%in]; ld.global.u32 %r1, [%in+8]; mov.u32 %r2, 0xffffffff; mov.u32 %r9, 0;"
                             "mad.lo.cc.u32 %r3, %r0, %r1, %r2; madc.hi.u32 %r4, %r0, %r1, %r9; mov.b64 %rd0, {%r3, %r4};"

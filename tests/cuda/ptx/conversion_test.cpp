@@ -6,7 +6,13 @@ using namespace refrain::testing;
 
 namespace {
 
-std::uint64_t from_f32(const std::string& instruction, float x) { return one("." "reg .b32 %x; mov.b32 %x, %a; " + instruction, "u32", {word(x)}); }
+std::uint64_t from_f32(const std::string& instruction, float x) {
+  return one(
+      "."
+      "reg .b32 %x; mov.b32 %x, %a; " +
+          instruction,
+      "u32", {word(x)});
+}
 
 }  // namespace
 
@@ -27,7 +33,8 @@ TEST_CASE("ptx cvt: floats to integers round as asked and saturate") {
 
 TEST_CASE("ptx cvt: integers to floats round once, in every mode") {
   const auto to_f32 = [](const std::string& rounding, std::uint64_t x) {
-    return run("ld.global.u64 %rd0, [%in]; cvt." + rounding + ".f32.u64 %f0, %rd0; mov.b32 %r0, %f0; cvt.u64.u32 %rd1, %r0; st.global.u64 [%out], %rd1;",
+    return run("ld.global.u64 %rd0, [%in]; cvt." + rounding +
+                   ".f32.u64 %f0, %rd0; mov.b32 %r0, %f0; cvt.u64.u32 %rd1, %r0; st.global.u64 [%out], %rd1;",
                {x}, 1, 1)[0];
   };
   const std::uint64_t x = (1ull << 40) + (1ull << 16) + 1;  // just above a tie of f32
@@ -74,6 +81,7 @@ TEST_CASE("ptx setp: unordered comparisons hold for NaN, ordered ones do not") {
   CHECK(holds("ltu", nan, 1));
   CHECK(holds("nan", nan, 1));
   CHECK(holds("ge", 2, 2));
-  CHECK(one("setp.lt.s32 %p1, %a, %b; setp.lo.and.u32 %p0|%p2, %a, %b, %p1; selp.u32 %d, 1, 0, %p0", "s32", {0xffffffff, 1}) == 0);
+  CHECK(one("setp.lt.s32 %p1, %a, %b; setp.lo.and.u32 %p0|%p2, %a, %b, %p1; selp.u32 %d, 1, 0, %p0", "s32", {0xffffffff, 1}) ==
+        0);
   CHECK(one("setp.lt.s32 %p0, %a, %b; selp.u32 %d, 1, 0, %p0", "s32", {0xffffffff, 1}) == 1);
 }

@@ -46,8 +46,8 @@ inline Words run(const std::string& body, Words in, int num_in, int num_out, Sha
   Words out(std::size_t(num_out) * shape.threads, 0xabababababababab);
   in.resize(std::max(in.size(), std::size_t(num_in) * shape.threads + 1));
   const void* parameters[] = {in.data(), out.data()};
-  ptx::execute(module.function("test"), {shape.blocks, 1, 1}, {shape.threads, 1, 1}, shape.shared_bytes, reinterpret_cast<const std::byte*>(parameters),
-               shape.order, 1);
+  ptx::execute(module.function("test"), {shape.blocks, 1, 1}, {shape.threads, 1, 1}, shape.shared_bytes,
+               reinterpret_cast<const std::byte*>(parameters), shape.order, 1);
   return out;
 }
 
@@ -56,7 +56,8 @@ inline std::uint64_t one(const std::string& instruction, const std::string& type
   const std::string kind = type == "f64" ? ".b64" : type.ends_with("64") ? ".b64" : type.ends_with("16") ? ".b16" : ".b32";
   std::string body = ".reg " + kind + " %a, %b, %c, %d;\n";
   const char* names[] = {"%a", "%b", "%c"};
-  for (std::size_t k = 0; k < in.size(); ++k) body += "ld.global" + kind + " " + names[k] + ", [%in+" + std::to_string(8 * k) + "];\n";
+  for (std::size_t k = 0; k < in.size(); ++k)
+    body += "ld.global" + kind + " " + names[k] + ", [%in+" + std::to_string(8 * k) + "];\n";
   body += instruction + ";\nst.global" + kind + " [%out], %d;";
   const std::uint64_t result = run(body, in, int(in.size()), 1)[0];
   return kind == ".b64" ? result : kind == ".b32" ? result & 0xffffffff : result & 0xffff;
