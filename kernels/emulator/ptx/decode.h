@@ -34,8 +34,13 @@ class Decoder {
 
   // Qualifiers.
   bool take(std::string_view qualifier);  // whether it is there
-  template <class... Each> bool take_any(Each... each) { return (take(each) | ...); }
-  Type peek_type() const;                 // none if there is none
+  template <class... Each>
+  bool take_any(Each... each) {  // all that are there
+    bool found = false;
+    ((found |= take(each)), ...);
+    return found;
+  }
+  Type peek_type() const;  // none if there is none
   Type take_type();                       // the next qualifier that is a type; an error if there is none
   bool has_type() const { return peek_type() != Type::none; }
   std::string_view take_rounding();       // "rn", "rz", "rm", "rp" or empty
