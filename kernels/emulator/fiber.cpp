@@ -55,7 +55,8 @@ char* new_stack() {
 }  // namespace
 
 Fiber::Fiber(Fiber&& other) noexcept
-    : stack_pointer_(other.stack_pointer_), stack_(other.stack_), fake_stack_(other.fake_stack_), bottom_(other.bottom_), size_(other.size_) {
+    : stack_pointer_(other.stack_pointer_), stack_(other.stack_), fake_stack_(other.fake_stack_), bottom_(other.bottom_), size_(other.size_),
+      has_ended_(other.has_ended_) {
   other.stack_ = nullptr;
   other.stack_pointer_ = nullptr;
 }
@@ -71,7 +72,10 @@ void Fiber::prepare(void (*entry)()) {
   if (stack_ == nullptr) stack_ = new_stack();
   fake_stack_ = nullptr;
 #if defined(REFRAIN_EMULATOR_ASAN)
-  __asan_unpoison_memory_region(stack_ + kGuard, kStack - kGuard);  // what an abandoned run left
+  // What the run before left poisoned: of one that ended, the frames that never return, at the top.
+  constexpr std::size_t kLastFrames = 8 << 10;
+  const std::size_t bytes = has_ended_ ? kLastFrames : kStack - kGuard;
+  __asan_unpoison_memory_region(stack_ + kStack - bytes, bytes);
 #endif
 #if defined(__x86_64__)
   auto* top = reinterpret_cast<std::uintptr_t*>(reinterpret_cast<std::uintptr_t>(stack_ + kStack) & ~std::uintptr_t(63));
@@ -90,7 +94,8 @@ void Fiber::prepare(void (*entry)()) {
 #endif
 }
 
-void Fiber::change(Fiber& from, Fiber& to, [[maybe_unused]] bool is_ending) {
+void Fiber::change(Fiber& from, Fiber& to, bool is_ending) {
+  from.has_ended_ = is_ending;
 #if defined(REFRAIN_EMULATOR_ASAN)
   __sanitizer_start_switch_fiber(is_ending ? nullptr : &from.fake_stack_, to.stack_ != nullptr ? to.stack_ : to.bottom_,
                                  to.stack_ != nullptr ? kStack : to.size_);

@@ -33,6 +33,7 @@ class Fiber {
   void* fake_stack_ = nullptr;     // AddressSanitizer's
   const void* bottom_ = nullptr;   // of an ordinary thread's stack, learned when it is left first
   std::size_t size_ = 0;
+  bool has_ended_ = false;         // by itself, when it was left last
 };
 
 }  // namespace refrain::emulator
