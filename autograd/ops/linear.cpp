@@ -40,7 +40,7 @@ struct Linear {
       const std::int64_t K = x.dim(-1), R = rows_of(grad_out);
       grad_weight = empty({N, K}, saved.weight_dtype, device);
       Tensor scratch;
-      if (const std::int64_t size = LinearBackwardWeight::scratch_size(R, N, K, saved.weight_dtype)) {
+      if (const std::int64_t size = LinearBackwardWeight::scratch_size(device.target(), R, N, K, saved.weight_dtype)) {
         const KindScope kind(MemoryKind::workspace);
         scratch = empty({size}, accumulator_dtype(saved.weight_dtype), device);
       }

@@ -94,7 +94,7 @@ struct MatmulOp {
   static Tensor rows_product(const Tensor& a, const Tensor& grad) {
     const Tensor out = empty({a.dim(1), grad.dim(1)}, a.dtype(), a.device());
     Tensor scratch;
-    if (const std::int64_t size = LinearBackwardWeight::scratch_size(a.dim(0), a.dim(1), grad.dim(1), a.dtype())) {
+    if (const std::int64_t size = LinearBackwardWeight::scratch_size(a.device().target(), a.dim(0), a.dim(1), grad.dim(1), a.dtype())) {
       const KindScope kind(MemoryKind::workspace);
       scratch = empty({size}, accumulator_dtype(a.dtype()), a.device());
     }

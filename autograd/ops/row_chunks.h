@@ -95,7 +95,7 @@ class LinearGradients {
   };
 
   std::int64_t scratch_size(std::int64_t rows) const {
-    return LinearBackwardWeight::scratch_size(rows, weight_.sum.dim(0), weight_.sum.dim(1), weight_.sum.dtype());
+    return LinearBackwardWeight::scratch_size(weight_.sum.device().target(), rows, weight_.sum.dim(0), weight_.sum.dim(1), weight_.sum.dtype());
   }
 
   Sum weight_, bias_;

@@ -62,7 +62,7 @@ Prepared backward_input(const Layer& l, const Mode& m) {
 Prepared backward_weight(const Layer& l, const Mode& m) {
   const Tensor grad = uniform({l.rows, l.out}, m.dtype), x = uniform({l.rows, l.in}, m.dtype);
   const Tensor out = space({l.out, l.in}, DType::f32), bias = space({l.out}, DType::f32), workspace = workspace_for(l.out, l.in, l.rows);
-  const Tensor scratch = scratch_space(LinearBackwardWeight::scratch_size(l.rows, l.out, l.in, DType::f32), DType::f32);
+  const Tensor scratch = scratch_space(LinearBackwardWeight::scratch_size(setting().device.target(), l.rows, l.out, l.in, DType::f32), DType::f32);
   return prepared(LinearBackwardWeight{.grad_out = grad, .x = x, .out = out, .grad_bias = bias, .scratch = scratch, .workspace = workspace, .engine = m.engine},
                   {grad, x, out, bias, scratch, workspace});
 }

@@ -113,7 +113,7 @@ void validate(const LinearBackwardWeight& k) {
     check_vector(k.name, "grad_bias", k.grad_bias, k.out.dim(0), dtype);
     check_dtype(k.name, "grad_bias", k.grad_bias, k.out.dtype());
   }
-  const std::int64_t scratch = LinearBackwardWeight::scratch_size(rows_of(k.x), k.out.dim(0), k.out.dim(1), k.out.dtype());
+  const std::int64_t scratch = LinearBackwardWeight::scratch_size(k.out.target(), rows_of(k.x), k.out.dim(0), k.out.dim(1), k.out.dtype());
   if (scratch == 0) return;
   check(k.scratch.defined(), k.name, ": scratch must be [", scratch, "], got none");
   check_shape(k.name, "scratch", k.scratch, {scratch});

@@ -82,7 +82,9 @@ struct LinearBackwardWeight {
   GemmEngine engine = GemmEngine::automatic;
 
   // For R rows of x, N outputs, K inputs and an out of this dtype.
-  static std::int64_t scratch_size(std::int64_t R, std::int64_t N, std::int64_t K, DType out) { return gemm_scratch_size(N, K, R, out); }
+  static std::int64_t scratch_size(DeviceKind target, std::int64_t R, std::int64_t N, std::int64_t K, DType out) {
+    return target == DeviceKind::cuda ? 0 : gemm_scratch_size(N, K, R, out);  // CUDA's kernels have the workspace
+  }
 };
 void validate(const LinearBackwardWeight&);
 Cost cost(const LinearBackwardWeight&);

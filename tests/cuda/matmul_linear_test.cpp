@@ -89,12 +89,12 @@ TEST_CASE("cuda linear: a long batch's weight gradient is split, added in order 
     const DType wide = accumulator_dtype(dtype);
     const Tensor x = whole_numbers({R, K}, dtype, 1), grad = whole_numbers({R, N}, dtype, 2), before = whole_numbers({N, K}, wide, 3);
     const Tensor expected = clone(before), expected_bias = full({N}, std::nan(""), wide);
-    const std::int64_t scratch = LinearBackwardWeight::scratch_size(R, N, K, wide);
+    const std::int64_t scratch = LinearBackwardWeight::scratch_size(DeviceKind::cpu, R, N, K, wide);
     launch(LinearBackwardWeight{.grad_out = grad, .x = x, .out = expected, .grad_bias = expected_bias, .scratch = empty({scratch}, wide), .beta = 1,
                                 .engine = GemmEngine::builtin});
     const auto run_on_cuda = [&](const Tensor& g, const Tensor& values, GemmEngine engine, std::int64_t bytes) {
       const Tensor out = on_cuda(before), bias = poisoned({N}, wide, cuda_device());
-      launch(LinearBackwardWeight{.grad_out = on_cuda(g), .x = on_cuda(values), .out = out, .grad_bias = bias, .scratch = poisoned({scratch}, wide, cuda_device()),
+      launch(LinearBackwardWeight{.grad_out = on_cuda(g), .x = on_cuda(values), .out = out, .grad_bias = bias, .scratch = {},
                                   .beta = 1, .workspace = product_workspace(bytes), .engine = engine});
       return std::pair(on_cpu(out), on_cpu(bias));
     };

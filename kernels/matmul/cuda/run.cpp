@@ -114,7 +114,7 @@ void run(Cuda device, const LinearBackwardInput& k) {
 
 void run(Cuda device, const LinearBackwardWeight& k) {
   const std::int64_t N = k.out.dim(0), K = k.out.dim(1), R = rows_of(k.grad_out);
-  const Workspace workspace = workspace_of(k.workspace ? k.workspace : k.scratch);
+  const Workspace workspace = workspace_of(k.workspace);
   if (k.out.has_bytes()) {
     cuda::run_product(device, {.name = k.name, .dtype = k.x.dtype(), .m = N, .n = K, .k = R,
                                .a = {k.grad_out.address(), at_least_1(N), true}, .b = {k.x.address(), at_least_1(K)},

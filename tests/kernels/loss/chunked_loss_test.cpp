@@ -130,7 +130,7 @@ TEST_CASE("linear_backward_weight: with beta 1 it adds to what is there, in ever
       if (engine == GemmEngine::onednn && (!has_onednn() || dtype == DType::f64)) continue;
       if (engine == GemmEngine::amx && (!has_amx() || dtype != DType::bf16)) continue;
       for (const std::int64_t rows : {0, 1, 40, 3000}) {  // the last is split along the rows
-        const std::int64_t N = 30, K = 17, size = LinearBackwardWeight::scratch_size(rows, N, K, wide);
+        const std::int64_t N = 30, K = 17, size = LinearBackwardWeight::scratch_size(DeviceKind::cpu, rows, N, K, wide);
         const Tensor g = random_tensor({rows, N}, dtype, 1), x = random_tensor({rows, K}, dtype, 2),
                      scratch = size > 0 ? empty({size}, wide) : Tensor();
         const Tensor start = random_tensor({N, K}, wide, 3), out = clone(start), part = empty({N, K}, wide), bias = full({N}, 77, wide),

@@ -58,7 +58,7 @@ TEST_CASE("linear kernels: a fused activation equals the same without it followe
     const Tensor g = random_tensor({rows, 70}, DType::f32, 4), in = random_tensor({rows, 33}, DType::f32, 5);
     const Tensor grad_weight = empty({70, 33}, DType::f32), grad_bias = empty({70}, DType::f32), alone = empty({70}, DType::f32);
     launch(LinearBackwardWeight{.grad_out = g, .x = in, .out = grad_weight, .grad_bias = grad_bias,
-                                .scratch = empty({LinearBackwardWeight::scratch_size(rows, 70, 33, DType::f32)}, DType::f32)});
+                                .scratch = empty({LinearBackwardWeight::scratch_size(DeviceKind::cpu, rows, 70, 33, DType::f32)}, DType::f32)});
     launch(LinearBackwardBias{.grad_out = g, .out = alone});
     std::vector<double> sums(70);
     const std::vector<double> gs = g.to_vector<double>();
