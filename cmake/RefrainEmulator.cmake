@@ -1,8 +1,6 @@
 # The CUDA backend on the host, for tests without a GPU: the same .cu files compiled as C++ on the emulator in kernels/emulator,
-# beside the backend's own host sources on a fake CUDA runtime. Independent of nvcc; needs CUDA's headers.
-#
-#   refrain_emulated(NAME FLAVOUR plain|asan|race)   makes target NAME an emulated program: its objects come before
-#                                                    refrain_device's, which are then not linked
+# beside the backend's own host sources on a fake CUDA runtime. Independent of nvcc; needs CUDA's headers. Programs link its
+# objects (REFRAIN_EMULATED_plain, _asan, _race), which come before refrain_device's members: those are then not linked.
 set(REFRAIN_CUDA_ONLY "" CACHE STRING "Only these folders' kernels are emulated, such as norm;softmax; the others throw. Empty: all")
 
 find_package(CUDAToolkit QUIET)

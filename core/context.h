@@ -44,8 +44,8 @@ ThreadContext& thread_context();
 template <class T>
 class ContextScope {
  public:
-  ContextScope(T ThreadContext::*field, T value) : field_(field), old_(thread_context().*field) { thread_context().*field = value; }
-  ~ContextScope() { thread_context().*field_ = old_; }
+  ContextScope(T ThreadContext::*field, T value) : field_(field), old_((thread_context().*field)) { (thread_context().*field) = value; }
+  ~ContextScope() { (thread_context().*field_) = old_; }
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
 

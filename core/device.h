@@ -35,8 +35,8 @@ class AddressRange {
   // The bytes below `end` are about to be used. False where the system has no memory for them; nothing is changed then.
   virtual bool commit(std::int64_t end) = 0;
 
-  // Copies and fills take place after all work given to the device before. read() and write() are done when they return, and
-  // so `host` may be any memory of the process; copy() and fill() need not be.
+  // Copies and fills take place after all work given to the device before. When read() returns the values are in `host`, when
+  // write() does `host` may be used again; it may be any memory of the process. Nothing else need be done on return.
   virtual void read(std::byte* host, const std::byte* from, std::int64_t bytes) const = 0;
   virtual void write(std::byte* to, const std::byte* host, std::int64_t bytes) const = 0;
   // Elements of `size` bytes (1, 2, 4 or 8) between two layouts of one shape; strides are in elements. Areas that overlap

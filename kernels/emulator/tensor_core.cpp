@@ -77,9 +77,14 @@ void mma_operation(void** arguments, unsigned mask) {
       b[pair + i * 8 + 1][group] = high(lanes[lane]->b[i]);
     }
   }
-  for (int row = 0; row < 16; ++row)
+  // A row at a time, as in ptx/matrix.cpp: g++ 12 gave wrong sums for the plain loop with AVX-512.
+  for (int row = 0; row < 16; ++row) {
+    float sums[8];
+    std::memcpy(sums, d[row], sizeof sums);
     for (int k = 0; k < 16; ++k)
-      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+      for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
+    std::memcpy(d[row], sums, sizeof sums);
+  }
   for (unsigned lane = 0; lane < 32; ++lane)
     for (unsigned i = 0; i < 4; ++i) lanes[lane]->d[i] = d[lane / 4 + (i >> 1) * 8][lane % 4 * 2 + (i & 1)];
 }

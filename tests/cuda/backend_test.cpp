@@ -1,6 +1,7 @@
 // The backend beneath the kernels: bytes in and out, a growing address range, uploads beside the kernels, faults, reasons.
 #include <refrain/core/cuda/backend.h>
 #include <refrain/core/view.h>
+#include <refrain/kernels/kernel.h>
 #include <refrain/tests/cuda/parity.h>
 
 #include <cstring>
@@ -22,7 +23,24 @@ std::vector<std::uint8_t> bytes_like_none(std::int64_t count) {
   return bytes;
 }
 
+// A kernel of an embedder's own, written for the CPU alone.
+struct OnlyOnCpu {
+  static constexpr std::string_view name = "only_on_cpu";
+  Out out;
+};
+void validate(const OnlyOnCpu&) {}
+Cost cost(const OnlyOnCpu&) { return {}; }
+void run(Cpu, const OnlyOnCpu& k) { *k.out.data<float>() = 1; }
+
 }  // namespace
+
+TEST_CASE("cuda device: a kernel without CUDA code is refused by name") {
+  const Tensor here = zeros({1}, DType::f32), there = zeros({1}, DType::f32, Device::cuda());
+  launch(OnlyOnCpu{.out = here});
+  CHECK(here.item() == 1);
+  CHECK_THROWS_WITH(launch(OnlyOnCpu{.out = there}), "only_on_cpu: there is no CUDA kernel for it");
+  CHECK(there.item() == 0);
+}
 
 TEST_CASE("cuda device: a number that no device has is refused with the reason") {
   CHECK(Device::cuda_problem().empty());

@@ -104,7 +104,7 @@ TEST_CASE("cuda matmul: batches broadcast, are views of packed tensors, and have
       CHECK(agrees(head(packed, 0), view::transpose(head(packed, 1), 2, 3), {2, 2, 6, 6})(head(cuda_packed, 0), view::transpose(head(cuda_packed, 1), 2, 3)));
       const Tensor many = whole_numbers({2, 1, 2, 1, 2, 3, 4}, dtype, 4), other = whole_numbers({1, 3, 1, 2, 1, 4, 5}, dtype, 5);
       CHECK(agrees(many, other, {2, 3, 2, 2, 2, 3, 5})(on_cuda(many), on_cuda(other)));
-      // One product for each of more than 65535.
+      // One operand for all products of a batch.
       const Tensor tall = whole_numbers({1, 2}, dtype, 6);
       if (engine == GemmEngine::builtin && dtype == DType::f32) {
         const Tensor cuda_tall = on_cuda(tall), out = poisoned({70, 1, 1}, dtype, cuda_device());

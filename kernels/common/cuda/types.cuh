@@ -59,7 +59,7 @@ __device__ __forceinline__ void store_pack(T* address, const Pack<T, kBytes>& pa
   *reinterpret_cast<Pack<T, kBytes>*>(address) = pack;
 }
 
-// Whether packs of kBytes may be read from every one of the addresses and every `stride` (in elements) of one row to the next.
+// Whether the address is a multiple of so many bytes.
 inline bool is_aligned(const void* address, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(address) % bytes == 0; }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
