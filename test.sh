@@ -62,7 +62,7 @@ evaluate() {  # NAME: counts what the program of that name printed
   passed=$((passed + ok)); failed=$((failed + bad))
 }
 
-# Under AddressSanitizer two programs at a time, each with one thread, take half the time; tsan is there for threads.
+# Under AddressSanitizer as many programs run at a time as there are cores, each with one thread; tsan is there for threads.
 at_a_time=1
 if [ "$preset" = asan ]; then at_a_time=$(nproc); export REFRAIN_NUM_THREADS=${REFRAIN_NUM_THREADS:-1}; fi
 names=()
