@@ -4,7 +4,8 @@
 #
 #   tests/cuda/flavours.sh BUILD [FILTER]     BUILD: where test_cuda_emulated, _asan and _race are built; FILTER: Catch2's
 #
-# A line a flavour; the last line is `N passed, N failed`. With a filter nothing is said of kernels that were not executed.
+# A line a flavour, then each kernel's launches by flavour; the last line is `N passed, N failed`. With a filter nothing is said of
+# kernels that were not executed.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$1
@@ -46,6 +47,26 @@ executed() {  # NAME FLAVOUR
   fi
 }
 
+# Launches of each kernel, its template instances together, a column a flavour.
+launches() {
+  local name
+  for name in "$@"; do [ ! -s "$work/$name" ] || sed "s/^/$name\t/" "$work/$name"; done | c++filt | awk -F '\t' -v flavours="$*" '
+    { kernel = $5; sub(/^void /, "", kernel); sub(/[<(].*/, "", kernel); sub(/^refrain::/, "", kernel)
+      if (kernel !~ /kernels::/) next  # of the tests of the emulator itself
+      kernels[kernel]; count[kernel, $1] += $2 }
+    END {
+      num_flavours = split(flavours, each, " ")
+      printf "%-56s", "launches of"
+      for (f = 1; f <= num_flavours; f++) printf " %9s", each[f]
+      print ""
+      for (kernel in kernels) {
+        line = sprintf("%-56s", kernel)
+        for (f = 1; f <= num_flavours; f++) line = line sprintf(" %9d", count[kernel, each[f]])
+        print line | "sort"
+      }
+    }'
+}
+
 flavour forward test_cuda_emulated REFRAIN_EMULATOR_ORDER=forward
 executed forward plain
 flavour reverse test_cuda_emulated REFRAIN_EMULATOR_ORDER=reverse
@@ -55,5 +76,6 @@ flavour asan test_cuda_asan REFRAIN_EMULATOR_ORDER=forward
 executed asan asan
 flavour race test_cuda_race REFRAIN_EMULATOR_ORDER=forward
 executed race race
+launches forward reverse random deferred asan race
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
