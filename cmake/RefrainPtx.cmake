@@ -33,20 +33,9 @@ target_compile_options(test_ptx PRIVATE -O1)
 add_test(NAME ptx COMMAND test_ptx)
 
 if(REFRAIN_HAS_CUDA)
-  # Tests that have kernels of their own. Those of the emulator itself are about what only it can see.
-  file(GLOB ptx_test_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cuda/*.cu)
-  list(FILTER ptx_test_kernels EXCLUDE REGEX "/emulator[^/]*$")
-  set(own_kernels "")
-  if(ptx_test_kernels)
-    add_library(refrain_ptx_test_kernels OBJECT EXCLUDE_FROM_ALL ${ptx_test_kernels})
-    refrain_cuda_options(refrain_ptx_test_kernels)
-    target_include_directories(refrain_ptx_test_kernels PRIVATE ${REFRAIN_INCLUDE})
-    set(own_kernels $<TARGET_OBJECTS:refrain_ptx_test_kernels>)
-  endif()
   # The emulator's objects come first, so of NVIDIA's libraries nothing is linked.
-  add_executable(test_cuda_ptx EXCLUDE_FROM_ALL $<FILTER:$<TARGET_OBJECTS:test_cuda_objects>,EXCLUDE,/emulator[^/]*$> ${own_kernels}
-    $<TARGET_OBJECTS:refrain_emulator> $<TARGET_OBJECTS:refrain_emulator_no_races> $<TARGET_OBJECTS:refrain_ptx>
-    $<TARGET_OBJECTS:refrain_ptx_runtime>)
+  add_executable(test_cuda_ptx EXCLUDE_FROM_ALL ${REFRAIN_DEVICE_TESTS} $<TARGET_OBJECTS:refrain_emulator>
+    $<TARGET_OBJECTS:refrain_emulator_no_races> $<TARGET_OBJECTS:refrain_ptx> $<TARGET_OBJECTS:refrain_ptx_runtime>)
   set_target_properties(test_cuda_ptx PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(test_cuda_ptx PRIVATE refrain_test_support refrain_train ${CMAKE_DL_LIBS})
   target_link_options(test_cuda_ptx PRIVATE -Wl,--as-needed)

@@ -25,7 +25,7 @@ log=$(mktemp)
 runs=$(mktemp -d)
 trap 'rm -rf "$log" "$runs"' EXIT
 
-if "$build/tests/test_cuda" >"$log" 2>&1; then
+if "$build/tests/cuda/test_cuda" >"$log" 2>&1; then
   ok=$(sed -n 's/^All tests passed (.* in \([0-9]*\) test cases\{0,1\}).*/\1/p' "$log" | tail -n 1)
   [ "${ok:-0}" -gt 0 ] && echo "ok      test_cuda ($ok tests)" || { failed=1; cat "$log"; echo "FAILED  test_cuda ran no test"; }
   passed=${ok:-0}

@@ -54,7 +54,7 @@ double furthest(const Course& a, const Course& b) {
 
 }  // namespace
 
-TEST_CASE("chunks: peak and reserved bytes of the plan are the run's in every precision, with every policy") {
+TEST_CASE("chunks: peak and reserved bytes of the plan are the run's in every precision, with every policy", "[sweep]") {
   const ScratchDirectory scratch;
   int turn = 0;
   for (const bool is_vit : {false, true}) {

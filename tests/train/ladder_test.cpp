@@ -37,7 +37,7 @@ double times_less(const LadderRung& rung, const std::string& column) {
 
 }  // namespace
 
-TEST_CASE("ladder: columns A and B are at most 3 % above the arithmetic, on every rung", "[train]") {
+TEST_CASE("ladder: columns A and B are at most 3 % above the arithmetic, on every rung", "[train][sweep]") {
   int num_checked = 0;
   for (const LadderRung& rung : whole()) {
     for (const LadderEntry& each : rung.entries) {

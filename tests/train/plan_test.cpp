@@ -47,17 +47,17 @@ void check_precisions_and_policies(const ScratchDirectory& scratch, const Config
 
 }  // namespace
 
-TEST_CASE("plan: peak and reserved bytes of a vision transformer are the run's in every precision and policy") {
+TEST_CASE("plan: peak and reserved bytes of a vision transformer are the run's in every precision and policy", "[sweep]") {
   const ScratchDirectory scratch;
   check_precisions_and_policies(scratch, small_vit(scratch));
 }
 
-TEST_CASE("plan: peak and reserved bytes of a decoder are the run's in every precision and policy") {
+TEST_CASE("plan: peak and reserved bytes of a decoder are the run's in every precision and policy", "[sweep]") {
   const ScratchDirectory scratch;
   check_precisions_and_policies(scratch, small_gpt2(scratch));
 }
 
-TEST_CASE("plan: every optimizer in every precision, with windows of one and of three") {
+TEST_CASE("plan: every optimizer in every precision, with windows of one and of three", "[sweep]") {
   const ScratchDirectory scratch;
   for (const char* precision : kPrecisions) {
     for (const auto& [optimizer, momentum] : {std::pair("sgd", 0.0), std::pair("sgd", 0.9), std::pair("adamw", 0.0)}) {
@@ -75,7 +75,7 @@ TEST_CASE("plan: every optimizer in every precision, with windows of one and of 
   }
 }
 
-TEST_CASE("plan: evaluations whose batches are larger or smaller than the training's, often or at the end") {
+TEST_CASE("plan: evaluations whose batches are larger or smaller than the training's, often or at the end", "[sweep]") {
   const ScratchDirectory scratch;
   for (const std::int64_t eval_batch : {1, 3, 19, 20, 100}) {
     for (const std::int64_t eval_every : {0, 1, 2}) {
@@ -89,7 +89,7 @@ TEST_CASE("plan: evaluations whose batches are larger or smaller than the traini
   }
 }
 
-TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and a number of steps that ends anywhere") {
+TEST_CASE("plan: windows of many micro-batches, epochs of one short window, and a number of steps that ends anywhere", "[sweep]") {
   const ScratchDirectory scratch;
   for (const std::int64_t accumulate : {2, 5, 6, 7, 100}) {
     for (const std::int64_t batch : {1, 4, 64}) {
