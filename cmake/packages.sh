@@ -34,7 +34,8 @@ install_packages() {
   rm -f /tmp/refrain-apt.$$
 }
 
-# What building the library and the command needs; libdnnl-dev (oneDNN) is optional for CMake and worth having.
-REFRAIN_BUILD_PACKAGES=(g++ cmake ninja-build libeigen3-dev libhwy-dev libdnnl-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev)
+# What building the library and the command needs; libdnnl-dev (oneDNN) and libgloo-dev (more than one
+# rank) are optional for CMake and worth having.
+REFRAIN_BUILD_PACKAGES=(g++ cmake ninja-build libeigen3-dev libhwy-dev libdnnl-dev libgloo-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev)
 REFRAIN_DATA_PACKAGES=(dataset-fashion-mnist)
 REFRAIN_TEST_PACKAGES=(catch2)

@@ -1,0 +1,63 @@
+#ifdef REFRAIN_HAS_GLOO
+
+#include <refrain/dist/gloo/engine.h>
+#include <refrain/dist/gloo/gloo_group.h>
+
+namespace refrain::detail {
+
+namespace {
+
+class GlooPending final : public Pending {
+ public:
+  GlooPending(std::shared_ptr<Engine> engine, std::shared_ptr<Engine::Operation> operation)
+      : engine_(std::move(engine)), operation_(std::move(operation)) {}
+
+  ~GlooPending() override {
+    if (has_ended_) return;
+    // The tensors are about to go: nobody may be left writing to them.
+    try {
+      if (!engine_->is_done(*operation_)) engine_->abort("it gave up " + operation_->call.text());
+      engine_->wait(*operation_);
+    } catch (const std::exception&) {  // it was given up
+    }
+  }
+
+  void wait() override {
+    has_ended_ = true;  // with or without success
+    engine_->wait(*operation_);
+  }
+
+  bool is_done() const override { return engine_->is_done(*operation_); }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Engine::Operation> operation_;  // holds tensors and scratch
+  bool has_ended_ = false;
+};
+
+class GlooGroup final : public ProcessGroup {
+ public:
+  GlooGroup(const Place& place, const Device& device, const GroupOptions& options)
+      : ProcessGroup(device, place.rank, place.world_size), engine_(std::make_shared<Engine>(place, options)) {}
+  ~GlooGroup() override { engine_->stop(std::uncaught_exceptions() == num_exceptions_); }
+
+  void abort(std::string_view reason) override { engine_->abort(reason); }
+  void set_step(std::int64_t step) override { engine_->set_step(step); }
+
+ protected:
+  Work begin(Call call) override { return Work(std::make_unique<GlooPending>(engine_, engine_->issue(std::move(call)))); }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  const int num_exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> gloo_group(const Place& place, const Device& device, const GroupOptions& options) {
+  return std::make_unique<GlooGroup>(place, device, options);
+}
+
+}  // namespace refrain::detail
+
+#endif  // REFRAIN_HAS_GLOO

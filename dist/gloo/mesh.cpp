@@ -1,0 +1,174 @@
+#ifdef REFRAIN_HAS_GLOO
+
+#include <refrain/dist/gloo/mesh.h>
+
+#include <gloo/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <csignal>
+#include <set>
+
+namespace refrain::detail {
+
+namespace {
+
+// Gloo's own context, connected by our store instead of one of Gloo's.
+class Connected final : public ::gloo::Context {
+ public:
+  using ::gloo::Context::Context;
+
+  void open(StoreMember& store, const std::shared_ptr<::gloo::transport::Device>& device, std::chrono::milliseconds timeout) {
+    device_ = device;
+    transportContext_ = device->createContext(rank, size);
+    transportContext_->setTimeout(timeout);
+    setTimeout(timeout);
+    PayloadWriter own;
+    for (int r = 0; r < size; ++r) {
+      if (r == rank) {
+        own.text("");
+        continue;
+      }
+      auto& pair = transportContext_->createPair(r);
+      pair->setLocalRank(0);
+      const std::vector<char> address = pair->address().bytes();
+      own.text({address.data(), address.size()});
+    }
+    parts_ = store.exchange(own.bytes());
+  }
+
+  void connect() {
+    for (int r = 0; r < size; ++r) {
+      if (r == rank) continue;
+      PayloadReader reader(parts_[std::size_t(r)]);
+      std::string address;
+      for (int to = 0; to <= rank; ++to) address = reader.text(::gloo::transport::Address::kMaxByteSize);
+      transportContext_->getPair(r)->connect({address.begin(), address.end()});
+    }
+    parts_.clear();
+  }
+
+ private:
+  std::vector<std::string> parts_;
+};
+
+// Gloo writes without MSG_NOSIGNAL, from its own thread and from the sender's: a broken connection is to be an error there.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
+
+ private:
+  sigset_t old_;
+};
+
+}  // namespace
+
+struct Transfer::State {
+  Mesh::Impl& mesh;
+  int peer;
+  bool is_send;
+  std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;
+
+  ~State();
+};
+
+struct Mesh::Impl {
+  std::shared_ptr<Connected> context;
+  std::chrono::milliseconds timeout;
+  std::mutex mutex;  // guards what follows
+  std::set<Transfer::State*> active;
+  bool is_closed = false;
+};
+
+Transfer::State::~State() {
+  const std::lock_guard lock(mesh.mutex);
+  mesh.active.erase(this);
+}
+
+Transfer::Transfer() = default;
+Transfer::Transfer(Transfer&& other) noexcept = default;
+Transfer& Transfer::operator=(Transfer&& other) noexcept = default;
+Transfer::~Transfer() = default;
+
+Mesh::Mesh(StoreMember& store, int rank, int world_size, const GroupOptions& options) : impl_(std::make_unique<Impl>()) {
+  impl_->timeout = options.collective_timeout;
+  const NoSignals no_signals;  // Gloo's thread inherits it
+  try {
+    ::gloo::transport::tcp::attr attributes(store.local_address().c_str());
+    auto device = ::gloo::transport::tcp::CreateDevice(attributes);
+    impl_->context = std::make_shared<Connected>(rank, world_size);
+    impl_->context->open(store, device, options.rendezvous_timeout);
+    impl_->context->connect();
+  } catch (const RankLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (!store.verdict()) store.abort(concat("it could not connect to the others: ", error.what()));
+    const auto verdict = store.wait_for_verdict(std::chrono::seconds(2));
+    RankLost lost(verdict ? concat("rank ", verdict->rank, " (", verdict->host, ") is lost: ", verdict->why, "; the group was being formed")
+                          : concat("the ranks could not be connected: ", error.what()));
+    if (verdict) lost.rank = verdict->rank, lost.host = verdict->host;
+    lost.operation = "rendezvous";
+    throw lost;
+  }
+}
+
+Mesh::~Mesh() { close(); }
+
+Transfer Mesh::send(int to, std::uint64_t slot, const void* bytes, std::size_t count) {
+  return start(to, slot, const_cast<void*>(bytes), count, true);
+}
+
+Transfer Mesh::receive(int from, std::uint64_t slot, void* bytes, std::size_t count) { return start(from, slot, bytes, count, false); }
+
+Transfer Mesh::start(int peer, std::uint64_t slot, void* bytes, std::size_t count, bool is_send) {
+  Transfer transfer;
+  if (count == 0) return transfer;
+  transfer.state_.reset(new Transfer::State{*impl_, peer, is_send, impl_->context->createUnboundBuffer(bytes, count)});
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->is_closed) throw TransferError(peer, false, "the connection is closed");
+    impl_->active.insert(transfer.state_.get());
+  }
+  try {
+    if (is_send) transfer.state_->buffer->send(peer, slot);
+    else transfer.state_->buffer->recv(peer, slot);
+  } catch (const std::exception& error) {
+    throw TransferError(peer, false, error.what());
+  }
+  return transfer;
+}
+
+void Transfer::wait() {
+  if (state_ == nullptr) return;
+  const Clock::time_point start = Clock::now();
+  const auto timeout = state_->mesh.timeout;
+  const int peer = state_->peer;
+  bool is_done = false;
+  try {
+    is_done = state_->is_send ? state_->buffer->waitSend(timeout) : state_->buffer->waitRecv(timeout);
+  } catch (const std::exception& error) {
+    throw TransferError(peer, Clock::now() - start >= timeout, error.what());
+  }
+  if (!is_done) throw TransferError(peer, false, "the connection is closed");
+  state_.reset();
+}
+
+void Mesh::close() {
+  const std::lock_guard lock(impl_->mutex);
+  if (std::exchange(impl_->is_closed, true)) return;
+  for (Transfer::State* state : impl_->active) {
+    if (state->is_send) state->buffer->abortWaitSend();
+    else state->buffer->abortWaitRecv();
+  }
+  if (impl_->context) impl_->context->closeConnections();
+}
+
+}  // namespace refrain::detail
+
+#endif  // REFRAIN_HAS_GLOO
