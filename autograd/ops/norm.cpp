@@ -46,7 +46,7 @@ struct LayerNorm {
     if (needs[2]) grad_bias = empty(channels, saved.bias.get().dtype(), x.device());
     if (needs[1] || needs[2]) {
       KindScope kind(MemoryKind::workspace);
-      scratch = empty({LayerNormBackward::num_scratch(mean.numel(), x.dim(-1))}, mean.dtype(), x.device());
+      scratch = empty({LayerNormBackward::num_scratch(x.device().target(), mean.numel(), x.dim(-1))}, mean.dtype(), x.device());
     }
     launch(LayerNormBackward{.grad_out = grad_out, .x = x, .mean = mean, .rstd = rstd, .weight = weight, .out = grad_x,
                              .grad_weight = grad_weight, .grad_bias = grad_bias, .scratch = scratch});

@@ -18,7 +18,7 @@ void add_layer_norm(std::vector<Case>& cases, const std::string& size, std::int6
                    }});
   cases.push_back({"norm/layer_norm_backward/" + size, [=] {
                      const Tensor grad = uniform({R, C}), x = uniform({R, C}), weight = uniform({C}), mean = uniform({R}, DType::f32), rstd = uniform({R}, DType::f32);
-                     const Tensor out = space({R, C}), grad_weight = space({C}), grad_bias = space({C}), scratch = f32({LayerNormBackward::num_scratch(R, C)});
+                     const Tensor out = space({R, C}), grad_weight = space({C}), grad_bias = space({C}), scratch = f32({LayerNormBackward::num_scratch(out.device().target(), R, C)});
                      return prepared(LayerNormBackward{.grad_out = grad, .x = x, .mean = mean, .rstd = rstd, .weight = weight, .out = out,
                                                        .grad_weight = grad_weight, .grad_bias = grad_bias, .scratch = scratch},
                                      {grad, x, weight, mean, rstd, out, grad_weight, grad_bias, scratch});

@@ -139,11 +139,6 @@ auto choose_backward_row(bool has_weight, bool sums_parameters) {
   return sums_parameters ? &backward_row<false, true, X, O, W> : &backward_row<false, false, X, O, W>;
 }
 
-// Rows whose parameter sums go into one piece of scratch; at most 64 pieces.
-std::int64_t backward_rows_per_piece(std::int64_t rows, std::int64_t channels) {
-  return std::max((rows + 63) / 64, rows_per_piece(channels));
-}
-
 template <class X, class O, class W>
 void backward(const LayerNormBackward& k) {
   using T = accumulator_t<X>;
@@ -158,7 +153,7 @@ void backward(const LayerNormBackward& k) {
   const T *mean = k.mean.data<T>(), *rstd = k.rstd.data<T>();
   X* grad_x = k.out.data<X>();
   if (!grad_x && !sums_parameters) return;
-  const std::int64_t grain = backward_rows_per_piece(rows, channels);
+  const std::int64_t grain = LayerNormBackward::rows_per_piece(DeviceKind::cpu, rows, channels);
   parallel_for(rows, grain, [=](std::int64_t begin, std::int64_t end) {
     T* sums = sums_parameters ? scratch + begin / grain * 2 * channels : nullptr;
     if (sums) std::fill_n(sums, 2 * channels, T(0));
@@ -186,9 +181,14 @@ void backward(const LayerNormBackward& k) {
 
 }  // namespace
 
-std::int64_t LayerNormBackward::num_scratch(std::int64_t num_rows, std::int64_t num_channels) {
-  const std::int64_t grain = backward_rows_per_piece(num_rows, num_channels);
-  return (num_rows + grain - 1) / grain * 2 * num_channels;
+std::int64_t LayerNormBackward::rows_per_piece(DeviceKind target, std::int64_t num_rows, std::int64_t num_channels) {
+  if (target == DeviceKind::cuda) return std::max<std::int64_t>((num_rows + 255) / 256, 16);
+  return std::max((num_rows + 63) / 64, refrain::rows_per_piece(num_channels));
+}
+
+std::int64_t LayerNormBackward::num_scratch(DeviceKind target, std::int64_t num_rows, std::int64_t num_channels) {
+  const std::int64_t piece = rows_per_piece(target, num_rows, num_channels);
+  return (num_rows + piece - 1) / piece * 2 * num_channels;
 }
 
 void run(Cpu, const LayerNormForward& k) {

@@ -1,11 +1,9 @@
-// Layer norm, backward: grad_x and the parameters' partial sums in one pass over the rows. A block has a piece of rows, the same
-// pieces as on the CPU; its threads keep their columns' sums in registers from row to row and leave them in the scratch. A
-// second kernel adds the pieces in order. No atomics: the same bits in every run.
+// Layer norm, backward: grad_x and the parameters' partial sums in one pass over the rows. A block has a piece of rows; its
+// threads keep their columns' sums in registers from row to row and leave them in the scratch. A second kernel adds the pieces
+// in a fixed order. No atomics: the same bits in every run.
 #include <refrain/kernels/common/cuda/rows.cuh>
 #include <refrain/kernels/norm/dtypes.cuh>
 #include <refrain/kernels/norm/norm.h>
-
-#include <algorithm>
 
 namespace refrain {
 
@@ -179,24 +177,28 @@ __global__ void __launch_bounds__(kThreads* kRows) layer_norm_backward(LayerNorm
   }
 }
 
-inline constexpr int kMostPieces = 64;
-
-// Adds the pieces of 32 columns in their order and rounds once; y chooses the weight or the bias.
+// Adds the pieces of 32 columns and rounds once; y chooses the weight or the bias. A warp adds a run of pieces in their order,
+// then the warps' sums are added in theirs.
 template <class W, class T>
 __global__ void __launch_bounds__(256)
     layer_norm_add_pieces(const T* scratch, W* grad_weight, W* grad_bias, int pieces, int channels) {
-  REFRAIN_SHARED(T, tile, [kMostPieces][kWarp]);
+  constexpr int kWarps = 256 / kWarp;
+  REFRAIN_SHARED(T, sums, [kWarps][kWarp]);
   W* out = blockIdx.y == 0 ? grad_weight : grad_bias;
   if (!out) return;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp, column = int(blockIdx.x) * kWarp + lane;
+  const int run = (pieces + kWarps - 1) / kWarps, begin = warp * run, end = begin + run < pieces ? begin + run : pieces;
   const bool is_mine = column < channels;
-  for (int p = warp; p < pieces; p += 256 / kWarp) {
-    tile[p][lane] = is_mine ? scratch[(std::int64_t(p) * 2 + blockIdx.y) * channels + column] : T(0);
+  T sum = 0;
+  if (is_mine) {
+#pragma unroll 4
+    for (int p = begin; p < end; ++p) sum += scratch[(std::int64_t(p) * 2 + blockIdx.y) * channels + column];
   }
+  sums[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || !is_mine) return;
-  T sum = 0;
-  for (int p = 0; p < pieces; ++p) sum = p == 0 ? tile[p][lane] : sum + tile[p][lane];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
   out[column] = narrow<W>(sum);
 }
 
@@ -225,11 +227,7 @@ void run(Cuda device, const LayerNormBackward& k) {
                 .has_packs = false};
     a.has_packs = is_aligned(a.grad_out, kPackBytes<O, kPack>) && is_aligned(a.x, kPackBytes<X, kPack>) &&
                   is_aligned(a.grad_x, kPackBytes<X, kPack>) && is_aligned(a.weight, kPackBytes<W, kPack>);
-    const int pieces = int(LayerNormBackward::num_scratch(rows, channels) / (2 * std::int64_t(channels)));
-    // As num_scratch() has them.
-    const std::int64_t piece = std::max((rows + 63) / 64, std::max<std::int64_t>(1, 16384 / channels));
-    invariant(pieces <= norm_kernels::kMostPieces && pieces == ceil_div(rows, piece),
-              "layer_norm_backward: pieces differ from the scratch's");
+    const std::int64_t piece = LayerNormBackward::rows_per_piece(DeviceKind::cuda, rows, channels);
     choose_threads<T>(channels, [&](auto threads) {
       constexpr int kThreads = threads, kRows = kThreads == kWarp ? norm_kernels::kBackwardRows : 1;
       a.rows_per_block = sums_parameters ? piece : kRows;
@@ -239,7 +237,7 @@ void run(Cuda device, const LayerNormBackward& k) {
     if (!sums_parameters) return;
     launch(k.name, norm_kernels::layer_norm_add_pieces<W, T>,
            {.grid = dim3(unsigned(ceil_div(channels, kWarp)), 2), .block = dim3(256)}, device, a.scratch,
-           data_of<W>(k.grad_weight), data_of<W>(k.grad_bias), pieces, channels);
+           data_of<W>(k.grad_weight), data_of<W>(k.grad_bias), int(ceil_div(rows, piece)), channels);
   });
 }
 

@@ -96,7 +96,7 @@ void validate(const LayerNormBackward& k) {
   if (!k.grad_weight.defined() && !k.grad_bias.defined()) return;
   const std::int64_t rows = k.mean.numel();
   check(k.scratch.defined(), k.name, ": scratch must be given for parameter gradients");
-  check_tensor(k.name, "scratch", k.scratch, {LayerNormBackward::num_scratch(rows, k.x.dim(-1))}, accumulator_dtype(k.x.dtype()));
+  check_tensor(k.name, "scratch", k.scratch, {LayerNormBackward::num_scratch(k.out.target(), rows, k.x.dim(-1))}, accumulator_dtype(k.x.dtype()));
 }
 
 Cost cost(const LayerNormBackward& k) {

@@ -38,7 +38,7 @@ void run(Cpu, const LayerNormRebuild& k);
 void run(Cuda, const LayerNormRebuild& k);
 
 // Gradients of layer norm. `out` is grad_x; it and both parameter gradients may be without bytes (not wanted).
-// scratch has num_scratch(R, C) elements of the accumulator type; only needed with a parameter gradient.
+// scratch is only needed with a parameter gradient: the parameters' sums over pieces of rows, in the accumulator type.
 struct LayerNormBackward {
   static constexpr std::string_view name = "layer_norm_backward";
   In grad_out, x, mean, rstd;             // […, C] […, C] […] […]
@@ -46,7 +46,9 @@ struct LayerNormBackward {
   Out out;                                // grad_x […, C]
   OptionalOut grad_weight, grad_bias;     // [C] [C]
   OptionalOut scratch;                    // [num_scratch]
-  static std::int64_t num_scratch(std::int64_t num_rows, std::int64_t num_channels);
+  // Pieces follow from shapes alone; a GPU takes more of them, to have work for all its multiprocessors.
+  static std::int64_t rows_per_piece(DeviceKind target, std::int64_t num_rows, std::int64_t num_channels);
+  static std::int64_t num_scratch(DeviceKind target, std::int64_t num_rows, std::int64_t num_channels);
 };
 void validate(const LayerNormBackward& k);
 Cost cost(const LayerNormBackward& k);

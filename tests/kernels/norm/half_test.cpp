@@ -34,7 +34,7 @@ Norm layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, DType
          empty(x.shape(), x.dtype()),
          empty(channels, parameters),
          empty(channels, parameters)};
-  const Tensor scratch = empty({LayerNormBackward::num_scratch(numel_of(rows), channels[0])}, DType::f32);
+  const Tensor scratch = empty({LayerNormBackward::num_scratch(DeviceKind::cpu, numel_of(rows), channels[0])}, DType::f32);
   launch(LayerNormForward{.x = x, .weight = weight, .bias = bias, .eps = eps, .out = n.out, .mean = n.mean, .rstd = n.rstd});
   launch(LayerNormBackward{.grad_out = grad_out,
                            .x = x,
@@ -198,7 +198,7 @@ TEST_CASE("layer_norm: 16-bit tensors at odd addresses, nothing written outside"
       const Guarded x(expected.x), weight(expected.weight), bias(expected.bias), grad_out(random_tensor({3, channels}, d.out, 4));
       const Guarded out({3, channels}, d.out), mean({3}, DType::f32), rstd({3}, DType::f32), grad_x({3, channels}, d.x),
           grad_weight({channels}, d.weight), grad_bias({channels}, d.weight);
-      const Tensor scratch = empty({LayerNormBackward::num_scratch(3, channels)}, DType::f32);
+      const Tensor scratch = empty({LayerNormBackward::num_scratch(DeviceKind::cpu, 3, channels)}, DType::f32);
       launch(LayerNormForward{.x = x.tensor,
                               .weight = weight.tensor,
                               .bias = bias.tensor,

@@ -31,7 +31,7 @@ Gradients run_backward(const Run& r, const Tensor& grad_out, bool wants_paramete
   if (wants_parameters) {
     g.weight = full({channels}, 7, r.x.dtype());
     g.bias = full({channels}, 7, r.x.dtype());
-    scratch = empty({LayerNormBackward::num_scratch(r.mean.numel(), channels)}, r.x.dtype());
+    scratch = empty({LayerNormBackward::num_scratch(DeviceKind::cpu, r.mean.numel(), channels)}, r.x.dtype());
   }
   launch(LayerNormBackward{.grad_out = grad_out, .x = r.x, .mean = r.mean, .rstd = r.rstd, .weight = r.weight, .out = g.x,
                            .grad_weight = g.weight, .grad_bias = g.bias, .scratch = scratch});
@@ -167,7 +167,7 @@ TEST_CASE("layer_norm: outputs nobody wants are left out") {
   CHECK(same_bits(rstd, r.rstd));
   const Gradients all = run_backward(r, grad);
   CHECK(same_bits(run_backward(r, grad, false).x, all.x));
-  const Tensor grad_bias = empty({9}, DType::f32), scratch = empty({LayerNormBackward::num_scratch(4, 9)}, DType::f32);
+  const Tensor grad_bias = empty({9}, DType::f32), scratch = empty({LayerNormBackward::num_scratch(DeviceKind::cpu, 4, 9)}, DType::f32);
   launch(LayerNormBackward{.grad_out = grad,
                            .x = x,
                            .mean = r.mean,
@@ -204,7 +204,7 @@ TEST_CASE("layer_norm: misaligned tensors, nothing written outside") {
       const Gradients expected_grads = run_backward(expected, grad);
       const Guarded gx(x), gg(grad), gw(weight), out({3, channels}, dtype), mean({3}, dtype), rstd({3}, dtype),
           grad_x({3, channels}, dtype), grad_weight({channels}, dtype), grad_bias({channels}, dtype),
-          scratch({LayerNormBackward::num_scratch(3, channels)}, dtype);
+          scratch({LayerNormBackward::num_scratch(DeviceKind::cpu, 3, channels)}, dtype);
       launch(LayerNormForward{
           .x = gx.tensor, .weight = gw.tensor, .bias = {}, .eps = kEps, .out = out.tensor, .mean = mean.tensor, .rstd = rstd.tensor});
       launch(LayerNormBackward{.grad_out = gg.tensor,
