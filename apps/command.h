@@ -14,6 +14,7 @@ enum ExitCode : int {
   kBadData = 3,
   kOutOfMemory = 4,
   kNonFinite = 5,
+  kRankLost = 6,
   kStorage = 7,
   kInterrupted = 75,  // EX_TEMPFAIL: to be resumed
 };
@@ -24,5 +25,6 @@ int fit_command(const std::vector<std::string>& arguments);
 int ladder_command(const std::vector<std::string>& arguments);
 int report_command(const std::vector<std::string>& arguments);
 int evaluate_command(const std::vector<std::string>& arguments);
+int launch_command(const std::vector<std::string>& arguments);
 
 }  // namespace refrain::apps

@@ -2,6 +2,7 @@
 #include "command.h"
 
 #include <refrain/core/check.h>
+#include <refrain/dist/rank_lost.h>
 #include <refrain/train/config.h>
 #include <refrain/train/run.h>
 
@@ -23,6 +24,7 @@ constexpr std::string_view kHelp =
     "  refrain report MEMORY.json                    report.html of an exported memory.json\n"
     "  refrain fit CONFIG.toml --memory BYTES        what to change so that a training stays within so many bytes\n"
     "  refrain evaluate RUN_DIR                      test a run's newest snapshot\n"
+    "  refrain launch -n N -- COMMAND …              run a command as N ranks on this machine\n"
     "\n"
     "  refrain COMMAND --help                        all about a command\n"
     "  refrain --version\n";
@@ -35,7 +37,8 @@ struct Command {
 const std::vector<Command>& commands() {
   static const std::vector<Command> list{{"train", train_command, true},    {"plan", plan_command, true},
                                          {"fit", fit_command, true},        {"ladder", ladder_command, false},
-                                         {"report", report_command, false}, {"evaluate", evaluate_command, true}};
+                                         {"report", report_command, false}, {"evaluate", evaluate_command, true},
+                                         {"launch", launch_command, false}};
   return list;
 }
 
@@ -102,6 +105,10 @@ int run_and_report(const std::vector<std::string>& arguments) {
                   "try a lower --lr, a longer --warmup-epochs, --clip-norm 1 or --precision bf16-true in a new run (f16 ends at 65504); "
                   "snapshots hold weights from before, --resume continues from the newest",
                   kNonFinite);
+  } catch (const RankLost& error) {
+    return report(error, "snapshots are whole; start all ranks again with --resume", kRankLost);
+  } catch (const RendezvousError& error) {
+    return report(error, "refrain launch --help tells how ranks are started", kUsage);
   } catch (const StorageError& error) {
     return report(error, "older snapshots are whole; make room and continue with refrain train --resume RUN_DIR", kStorage);
   } catch (const std::exception& error) {
