@@ -14,6 +14,12 @@ void check_tensor(std::string_view kernel, std::string_view argument, const Tens
   check_contiguous(kernel, argument, t);
 }
 
+void check_workspace(std::string_view kernel, const OptionalOut& workspace) {
+  if (!workspace) return;
+  check_dtype(kernel, "workspace", workspace, DType::u8);
+  check_contiguous(kernel, "workspace", workspace);
+}
+
 // A result or bias that may be wider than the operands.
 void check_wide(std::string_view kernel, std::string_view argument, const TensorArg& t, const Shape& shape, DType operands) {
   check_shape(kernel, argument, t, shape);
@@ -42,6 +48,15 @@ std::int64_t window_of(const TensorArg& weight) { return weight.dim(1) * weight.
 
 }  // namespace
 
+std::int64_t ConvolutionGeometry::workspace_bytes(DeviceKind target, DType dtype) const {
+  if (target != DeviceKind::cuda) return 0;
+  // A copy of each tensor, since cuDNN changes layouts for tensor cores, and something for tables and partial sums.
+  constexpr std::int64_t kTables = 1 << 20, kMost = 32 << 20;
+  constexpr std::int64_t kAlignment = 256;  // what cuDNN is given; the arena gives less
+  const std::int64_t copies = (B * C * H * W + O * window() + B * O * Y() * X()) * std::int64_t(size_of(dtype));
+  return std::min((copies + kTables + kAlignment - 1) / kAlignment * kAlignment, kMost) + kAlignment;
+}
+
 void ConvolutionGeometry::check_valid(std::string_view op) const {
   check(stride >= 1, op, ": stride must be at least 1, got ", stride);
   check(padding >= 0, op, ": padding must be at least 0, got ", padding);
@@ -66,6 +81,7 @@ void validate(const Conv2dForward& k) {
   check_tensor(k.name, "weight", k.weight, {g.O, g.C, g.P, g.Q}, dtype);
   if (k.bias) check_wide(k.name, "bias", k.bias, {g.O}, dtype);
   check_tensor(k.name, "scratch", k.scratch, {g.scratch_size()}, dtype);
+  check_workspace(k.name, k.workspace);
 }
 
 Cost cost(const Conv2dForward& k) { return cost_of(k.x, k.weight, k.out, window_of(k.weight)); }
@@ -76,6 +92,7 @@ void validate(const Conv2dBackwardInput& k) {
   check_conv(k.name, g, k.out, k.grad_out, dtype);
   check_tensor(k.name, "weight", k.weight, {g.O, g.C, g.P, g.Q}, dtype);
   check_tensor(k.name, "scratch", k.scratch, {g.input_scratch_size(dtype)}, accumulator_dtype(dtype));
+  check_workspace(k.name, k.workspace);
 }
 
 Cost cost(const Conv2dBackwardInput& k) { return cost_of(k.out, k.weight, k.grad_out, window_of(k.weight)); }
@@ -87,6 +104,7 @@ void validate(const Conv2dBackwardWeight& k) {
   check_wide(k.name, "out", k.out, {g.O, g.C, g.P, g.Q}, dtype);
   check_tensor(k.name, "scratch", k.scratch, {g.weight_scratch_size()}, dtype);
   check_tensor(k.name, "sums", k.sums, {g.weight_sums_size(k.out.dtype())}, accumulator_dtype(dtype));
+  check_workspace(k.name, k.workspace);
 }
 
 Cost cost(const Conv2dBackwardWeight& k) { return cost_of(k.x, k.out, k.grad_out, window_of(k.out)); }

@@ -1,9 +1,11 @@
-// Convolution through columns, as on the CPU: chunks of columns are made, multiplied, added up, one after the other.
+// Convolution by cuDNN where that is chosen, else through columns, as on the CPU: chunks of columns are made, multiplied, added
+// up, one after the other.
 #include <refrain/core/cuda/platform.cuh>
 
 #include <refrain/kernels/common/cuda/reduce.cuh>
 #include <refrain/kernels/convolution/chunks.h>
 #include <refrain/kernels/convolution/cuda/convert_once.cuh>
+#include <refrain/kernels/convolution/cuda/cudnn.h>
 #include <refrain/kernels/matmul/cuda/product.h>
 
 namespace refrain {
@@ -157,13 +159,16 @@ void backward_weight(const Cuda& device, const Conv2dBackwardWeight& k) {
 }  // namespace convolution_kernels
 
 void run(Cuda device, const Conv2dForward& k) {
-  if (k.out.has_bytes()) cuda::dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { convolution_kernels::forward<T>(device, k); });
+  if (!k.out.has_bytes() || cuda::run_cudnn(device, k)) return;
+  cuda::dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { convolution_kernels::forward<T>(device, k); });
 }
 void run(Cuda device, const Conv2dBackwardInput& k) {
-  if (k.out.has_bytes()) cuda::dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { convolution_kernels::backward_input<T>(device, k); });
+  if (!k.out.has_bytes() || cuda::run_cudnn(device, k)) return;
+  cuda::dispatch_floating(k.out.dtype(), k.name, [&]<class T>(T) { convolution_kernels::backward_input<T>(device, k); });
 }
 void run(Cuda device, const Conv2dBackwardWeight& k) {
-  if (k.out.has_bytes()) cuda::dispatch_floating(k.x.dtype(), k.name, [&]<class T>(T) { convolution_kernels::backward_weight<T>(device, k); });
+  if (!k.out.has_bytes() || cuda::run_cudnn(device, k)) return;
+  cuda::dispatch_floating(k.x.dtype(), k.name, [&]<class T>(T) { convolution_kernels::backward_weight<T>(device, k); });
 }
 void run(Cuda device, const Conv2dBackwardBias& k) {
   if (!k.out.has_bytes()) return;

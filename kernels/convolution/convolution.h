@@ -1,5 +1,11 @@
 // 2-d convolution and patch embedding, as matrix products over columns (im2col) that are made a bounded chunk at a
-// time. Columns are of the products' dtype; sums of 16-bit products are f32 and rounded once. Shape letters: B batch, C channels in, O channels out, H W image, P Q window, Y X output, D width, N patches.
+// time. Columns are of the products' dtype; sums of 16-bit products are f32 and rounded once.
+//
+// On CUDA a convolution may be cuDNN's instead. GemmEngine::automatic takes it where it is there and has a deterministic
+// algorithm with these very semantics; `cudnn` insists on it, and throws InvalidArgument with the reason where it cannot be;
+// `builtin` and `cublaslt` are columns, and say whose products.
+//
+// Shape letters: B batch, C channels in, O channels out, H W image, P Q window, Y X output, D width, N patches.
 #pragma once
 
 #include <refrain/kernels/kernel.h>
@@ -25,6 +31,9 @@ struct ConvolutionGeometry {
   // For a weight's gradient of dtype `out`: columns and gradients of a chunk, and sums over its positions.
   std::int64_t weight_scratch_size() const;
   std::int64_t weight_sums_size(DType out) const;
+  // Bytes of `workspace` for operands of this dtype; 0 where the device's kernels have no use for one. cuDNN's algorithms are
+  // chosen among those that it is enough for, so it follows from shapes alone, like all scratch, where there is no cuDNN too.
+  std::int64_t workspace_bytes(DeviceKind target, DType dtype) const;
 };
 
 // out[B, O, Y, X] = sum over the window of weight[O, C, P, Q] x[B, C, H, W] + bias[O]; cross-correlation, as usual.
@@ -35,6 +44,7 @@ struct Conv2dForward {
   OptionalIn bias;
   Out out;
   Out scratch;          // [scratch_size()]
+  OptionalOut workspace = {};  // u8 [workspace_bytes()]; may share scratch's bytes, as one of the two is used
   std::int64_t stride = 1, padding = 0;
   GemmEngine engine = GemmEngine::automatic;
 };
@@ -48,6 +58,7 @@ struct Conv2dBackwardInput {
   In grad_out, weight;
   Out out;              // [B, C, H, W]
   Out scratch;          // [input_scratch_size()] of accumulator_dtype
+  OptionalOut workspace = {};  // as above
   std::int64_t stride = 1, padding = 0;
   GemmEngine engine = GemmEngine::automatic;
 };
@@ -62,6 +73,7 @@ struct Conv2dBackwardWeight {
   Out out;              // [O, C, P, Q], grad_out's dtype, or f32 where that is 16-bit
   Out scratch;          // [weight_scratch_size()]
   Out sums;             // [weight_sums_size()] of accumulator_dtype
+  OptionalOut workspace = {};  // as above
   std::int64_t stride = 1, padding = 0;
   GemmEngine engine = GemmEngine::automatic;
 };

@@ -28,6 +28,7 @@ Options from_environment() {
   options.is_deferred = number("REFRAIN_EMULATOR_DEFERRED", 0) != 0;
   options.is_strict = number("REFRAIN_EMULATOR_STRICT", 0) != 0;
   options.timeout_seconds = int(number("REFRAIN_EMULATOR_TIMEOUT", options.timeout_seconds));
+  options.hidden_libraries = environment("REFRAIN_EMULATOR_HIDE");
   options.report = environment("REFRAIN_EMULATOR_REPORT");
   options.device_bytes = std::size_t(number("REFRAIN_EMULATOR_MEMORY", (long long)(options.device_bytes >> 20))) << 20;
   return options;

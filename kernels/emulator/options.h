@@ -21,6 +21,7 @@ struct Options {
   bool is_strict = false;
   int timeout_seconds = 120;  // REFRAIN_EMULATOR_TIMEOUT: a launch that takes longer is taken for a hang; 0 never
   std::string report;         // REFRAIN_EMULATOR_REPORT: file that gets each kernel's launches and blocks at exit
+  std::string hidden_libraries;  // REFRAIN_EMULATOR_HIDE=libcudnn,libcublasLt: libraries that are not found when first asked for
   std::size_t max_shared_bytes = 227 << 10;                // a block's, static and dynamic (sm_90)
   std::size_t device_bytes = std::size_t(8) << 30;         // REFRAIN_EMULATOR_MEMORY, in MiB
 };

@@ -252,6 +252,7 @@ void check_operand(const char* name, const GemmOperand<T>& operand, std::int64_t
 
 template <class S, class C>
 void check_args(const GemmArgs<S, C>& args) {
+  check(args.engine < GemmEngine::cublaslt, "gemm: an engine of CUDA was asked for on the CPU");
   check(args.engine != GemmEngine::onednn || (has_onednn() && !std::is_same_v<S, double>), "gemm: ",
         has_onednn() ? "oneDNN has no f64 products" : "this build has no oneDNN");
   check(args.engine != GemmEngine::amx || (has_amx() && std::is_same_v<S, bf16>), "gemm: ",

@@ -18,8 +18,9 @@ namespace refrain {
 
 // Who multiplies. `builtin` is Refrain's own kernel; oneDNN (not f64; 16-bit operands widened block by block) is there
 // where it was built in; Eigen always is; `amx` is for bf16, Refrain's own kernel on the processor's matrix instructions.
-// `automatic` chooses by dtype, n and k alone, see gemm.cpp.
-enum class GemmEngine : std::uint8_t { automatic, builtin, onednn, eigen, amx };
+// `automatic` chooses by dtype, n and k alone, see gemm.cpp. `cublaslt` and `cudnn` are CUDA's (cuda/product.h,
+// convolution.h): gemm() refuses them, as CUDA's kernels refuse those of the CPU.
+enum class GemmEngine : std::uint8_t { automatic, builtin, onednn, eigen, amx, cublaslt, cudnn };
 
 // Whether this build can run GemmEngine::onednn.
 bool has_onednn();

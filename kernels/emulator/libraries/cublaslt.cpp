@@ -1,6 +1,7 @@
 // The functions of cuBLASLt that the backend calls, on the host: the same semantics, argument checks and alignment rules, one
 // algorithm. It sums over k in f32 (f64 for f64) and rounds once, after alpha, beta and the bias, as the library does.
 #include <refrain/core/half.h>
+#include <refrain/kernels/emulator/libraries/fake.h>
 #include <refrain/kernels/emulator/queue.h>
 
 #include <cublasLt.h>
@@ -239,3 +240,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
 }
 
 }  // extern "C"
+
+const refrain::emulator::Fake& refrain::emulator::cublaslt_fake() {
+#define REFRAIN_FUNCTION(name) {#name, address_of(::name)}
+  static const Fake fake = {
+      .file = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR),
+      .functions = {REFRAIN_FUNCTION(cublasLtCreate), REFRAIN_FUNCTION(cublasLtGetStatusName), REFRAIN_FUNCTION(cublasLtMatmul),
+                    REFRAIN_FUNCTION(cublasLtMatmulAlgoGetHeuristic), REFRAIN_FUNCTION(cublasLtMatmulDescCreate),
+                    REFRAIN_FUNCTION(cublasLtMatmulDescDestroy), REFRAIN_FUNCTION(cublasLtMatmulDescSetAttribute),
+                    REFRAIN_FUNCTION(cublasLtMatmulPreferenceCreate), REFRAIN_FUNCTION(cublasLtMatmulPreferenceDestroy),
+                    REFRAIN_FUNCTION(cublasLtMatmulPreferenceSetAttribute), REFRAIN_FUNCTION(cublasLtMatrixLayoutCreate),
+                    REFRAIN_FUNCTION(cublasLtMatrixLayoutDestroy), REFRAIN_FUNCTION(cublasLtMatrixLayoutSetAttribute)}};
+#undef REFRAIN_FUNCTION
+  return fake;
+}

@@ -1,9 +1,11 @@
-// Products by cuBLASLt. Its matrices are column-major: a row-major C = A B is given to it as Cᵀ = Bᵀ Aᵀ, the same bytes.
+// Products by cuBLASLt, which is loaded when the first one comes. Its matrices are column-major: a row-major C = A B is given to
+// it as Cᵀ = Bᵀ Aᵀ, the same bytes.
 //
 // The algorithm for a product is asked for once a device, by its sizes, layouts, types, alignments and workspace, and kept.
 // Of the epilogues only the bias has our semantics: GELU there reads the sums before they are rounded, so that an activation
 // rebuilt from the saved pre-activation would have other bits. Activations are a pass of their own.
 #include <refrain/core/check.h>
+#include <refrain/kernels/common/cuda/library.h>
 #include <refrain/kernels/matmul/cuda/product.h>
 
 #include <cublasLt.h>
@@ -20,18 +22,43 @@ namespace refrain::cuda {
 
 namespace {
 
-void check_status(cublasStatus_t status, std::string_view name, std::string_view call) {
-  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] fail<CudaError>(name, ": ", call, ": ", cublasLtGetStatusName(status));
+// The functions that are used, by their own names.
+struct Functions {
+#define REFRAIN_FUNCTION(name) decltype(&::name) name = cublaslt_library().find<decltype(&::name)>(#name)
+  REFRAIN_FUNCTION(cublasLtCreate);
+  REFRAIN_FUNCTION(cublasLtGetStatusName);
+  REFRAIN_FUNCTION(cublasLtMatmul);
+  REFRAIN_FUNCTION(cublasLtMatmulAlgoGetHeuristic);
+  REFRAIN_FUNCTION(cublasLtMatmulDescCreate);
+  REFRAIN_FUNCTION(cublasLtMatmulDescDestroy);
+  REFRAIN_FUNCTION(cublasLtMatmulDescSetAttribute);
+  REFRAIN_FUNCTION(cublasLtMatmulPreferenceCreate);
+  REFRAIN_FUNCTION(cublasLtMatmulPreferenceDestroy);
+  REFRAIN_FUNCTION(cublasLtMatmulPreferenceSetAttribute);
+  REFRAIN_FUNCTION(cublasLtMatrixLayoutCreate);
+  REFRAIN_FUNCTION(cublasLtMatrixLayoutDestroy);
+  REFRAIN_FUNCTION(cublasLtMatrixLayoutSetAttribute);
+#undef REFRAIN_FUNCTION
+};
+const Functions& lt() {
+  static const Functions functions;
+  return functions;
 }
 
-template <class Handle, cublasStatus_t (*destroy)(Handle)>
+void check_status(cublasStatus_t status, std::string_view name, std::string_view call) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]] fail<CudaError>(name, ": ", call, ": ", lt().cublasLtGetStatusName(status));
+}
+
+template <class Handle, auto destroy>  // destroy: a member of Functions
 struct Destroy {
   using pointer = Handle;
-  void operator()(Handle handle) const { static_cast<void>(destroy(handle)); }
+  void operator()(Handle handle) const { static_cast<void>((lt().*destroy)(handle)); }
 };
-using Operation = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
-using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+template <class Handle, auto destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, destroy>>;
+using Operation = Owned<cublasLtMatmulDesc_t, &Functions::cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, &Functions::cublasLtMatrixLayoutDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, &Functions::cublasLtMatmulPreferenceDestroy>;
 
 cudaDataType type_of(DType dtype) {
   switch (dtype) {
@@ -79,10 +106,12 @@ struct Plan {
 
 Layout new_layout(const Product& p, DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t ld, std::int64_t batch_stride) {
   cublasLtMatrixLayout_t handle = nullptr;
-  check_status(cublasLtMatrixLayoutCreate(&handle, type_of(dtype), std::uint64_t(rows), std::uint64_t(cols), ld), p.name, "cublasLtMatrixLayoutCreate");
+  check_status(lt().cublasLtMatrixLayoutCreate(&handle, type_of(dtype), std::uint64_t(rows), std::uint64_t(cols), ld), p.name,
+               "cublasLtMatrixLayoutCreate");
   Layout layout(handle);
   const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
-    check_status(cublasLtMatrixLayoutSetAttribute(handle, attribute, &value, sizeof value), p.name, "cublasLtMatrixLayoutSetAttribute");
+    check_status(lt().cublasLtMatrixLayoutSetAttribute(handle, attribute, &value, sizeof value), p.name,
+                 "cublasLtMatrixLayoutSetAttribute");
   };
   if (p.batch[2] > 1) {
     set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, std::int32_t(p.batch[2]));
@@ -97,11 +126,11 @@ Layout new_layout(const Product& p, const ProductOperand& operand, std::int64_t 
   return new_layout(p, p.dtype, t ? rows : cols, t ? cols : rows, operand.ld, operand.batch_strides[2]);
 }
 
-class Library {
+class Planner {
  public:
-  explicit Library(int device) {
+  explicit Planner(int device) {
     if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) fail<CudaError>("choosing the CUDA device: ", cudaGetErrorName(error));
-    check_status(cublasLtCreate(&handle_), "cuBLASLt", "cublasLtCreate");
+    check_status(lt().cublasLtCreate(&handle_), "cuBLASLt", "cublasLtCreate");
   }
 
   bool run(const Cuda& device, const Product& p) {
@@ -117,9 +146,9 @@ class Library {
     const Workspace workspace(p);
     const void* a_scale = is_double ? static_cast<const void*>(&p.alpha) : &alpha;
     const void* c_scale = is_double ? static_cast<const void*>(&p.beta) : &beta;
-    check_status(cublasLtMatmul(handle_, plan.operation.get(), a_scale, p.b.data, plan.b.get(), p.a.data, plan.a.get(), c_scale, p.beta == 0 ? d : p.c,
-                                plan.c.get(), d, plan.c.get(), &plan.algorithm, workspace.data, std::size_t(workspace.bytes),
-                                static_cast<cudaStream_t>(device.stream)),
+    check_status(lt().cublasLtMatmul(handle_, plan.operation.get(), a_scale, p.b.data, plan.b.get(), p.a.data, plan.a.get(), c_scale,
+                                     p.beta == 0 ? d : p.c, plan.c.get(), d, plan.c.get(), &plan.algorithm, workspace.data,
+                                     std::size_t(workspace.bytes), static_cast<cudaStream_t>(device.stream)),
                  p.name, "cublasLtMatmul");
     return true;
   }
@@ -127,7 +156,8 @@ class Library {
  private:
   template <class V>
   static void set(const Plan& plan, const Product& p, cublasLtMatmulDescAttributes_t attribute, V value) {
-    check_status(cublasLtMatmulDescSetAttribute(plan.operation.get(), attribute, &value, sizeof value), p.name, "cublasLtMatmulDescSetAttribute");
+    check_status(lt().cublasLtMatmulDescSetAttribute(plan.operation.get(), attribute, &value, sizeof value), p.name,
+                 "cublasLtMatmulDescSetAttribute");
   }
 
   Plan make_plan(const Product& p, const void* d) const {
@@ -135,8 +165,9 @@ class Library {
     Plan plan;
     cublasLtMatmulDesc_t operation = nullptr;
     // Without _FAST_TF32: f32 in f32.
-    check_status(cublasLtMatmulDescCreate(&operation, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, is_double ? CUDA_R_64F : CUDA_R_32F), p.name,
-                 "cublasLtMatmulDescCreate");
+    check_status(lt().cublasLtMatmulDescCreate(&operation, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                               is_double ? CUDA_R_64F : CUDA_R_32F),
+                 p.name, "cublasLtMatmulDescCreate");
     plan.operation.reset(operation);
     set(plan, p, CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t(p.b.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     set(plan, p, CUBLASLT_MATMUL_DESC_TRANSB, std::int32_t(p.a.is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -149,10 +180,11 @@ class Library {
     plan.c = new_layout(p, p.c_dtype, p.n, p.m, p.ldc, p.c_batch_stride);
 
     cublasLtMatmulPreference_t handle = nullptr;
-    check_status(cublasLtMatmulPreferenceCreate(&handle), p.name, "cublasLtMatmulPreferenceCreate");
+    check_status(lt().cublasLtMatmulPreferenceCreate(&handle), p.name, "cublasLtMatmulPreferenceCreate");
     const Preference preference(handle);
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-      check_status(cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof value), p.name, "cublasLtMatmulPreferenceSetAttribute");
+      check_status(lt().cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof value), p.name,
+                   "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace(p).bytes);
     // Partial sums in f32 and added by a kernel of their own, never in place: the same bits every time.
@@ -164,8 +196,9 @@ class Library {
 
     cublasLtMatmulHeuristicResult_t result{};
     int num_results = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(), handle,
-                                                                 1, &result, &num_results);
+    const cublasStatus_t status =
+        lt().cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(),
+                                            handle, 1, &result, &num_results);
     plan.is_offered = status == CUBLAS_STATUS_SUCCESS && num_results > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_status(status, p.name, "cublasLtMatmulAlgoGetHeuristic");
     plan.algorithm = result.algo;
@@ -178,12 +211,12 @@ class Library {
 };
 
 // One a device, made when first asked for. Never destroyed: at exit the driver may be gone before.
-Library& library(int device) {
+Planner& planner(int device) {
   static std::mutex mutex;
-  static auto& libraries = *new std::map<int, std::unique_ptr<Library>>;
+  static auto& planners = *new std::map<int, std::unique_ptr<Planner>>;
   const std::scoped_lock lock(mutex);
-  std::unique_ptr<Library>& found = libraries[device];
-  if (!found) found = std::make_unique<Library>(device);
+  std::unique_ptr<Planner>& found = planners[device];
+  if (!found) found = std::make_unique<Planner>(device);
   return *found;
 }
 
@@ -194,7 +227,8 @@ bool run_cublaslt_product(const Cuda& device, const Product& p) {
   // A bias has C's type there, and its address is that of a vector.
   if (p.bias != nullptr && (p.bias_dtype != p.c_dtype || alignment_of(p.bias) < 16)) return false;
   if (p.pre_activation != nullptr && p.activation == Activation::none) return false;
-  if (!library(device.index).run(device, p)) return false;
+  lt();  // all functions are looked up before the library is said to be usable
+  if (!cublaslt_library().is_usable() || !planner(device.index).run(device, p)) return false;
   if (p.activation == Activation::none) return true;
   const void* pre = p.pre_activation != nullptr ? p.pre_activation : p.c;
   run_activation(device, p.name, p.c_dtype, p.activation, pre, p.c, p.m, p.n, p.ldc);

@@ -45,13 +45,13 @@ struct Product {
   std::int64_t num_products() const { return batch[0] * batch[1] * batch[2]; }
 };
 
-// By cuBLASLt where the engine is `automatic` and it can, else by Refrain's own kernels. Throws InvalidArgument for engines of
-// the CPU.
+// By Refrain's own kernels where the engine is `builtin`, by cuBLASLt where it is `cublaslt`, by whichever can where it is
+// `automatic`, cuBLASLt first. Throws InvalidArgument for other engines, and for `cublaslt` where it cannot, with the reason.
 void run_product(const Cuda& device, const Product& product);
 
 // Refrain's own: tensor cores for 16-bit operands, f32 and f64 in their own precision. Any sizes and alignments.
 void run_own_product(const Cuda& device, const Product& product);
-// False, and nothing done, for what cuBLASLt does not offer with these very semantics. Deterministic: no atomics, partial sums
+// False, and nothing done, where the library is missing and for what it does not offer with these very semantics. Deterministic: no atomics, partial sums
 // in f32.
 bool run_cublaslt_product(const Cuda& device, const Product& product);
 // c = activation(pre), both [rows, n] with rows ldc apart; c may be pre.

@@ -1,4 +1,5 @@
 // The product kernels on CUDA: what each struct asks of a product.
+#include <refrain/kernels/common/cuda/library.h>
 #include <refrain/kernels/matmul/cuda/product.h>
 #include <refrain/kernels/matmul/matmul.h>
 
@@ -134,9 +135,15 @@ void run(Cuda device, const LinearBackwardBias& k) {
 }
 
 void cuda::run_product(const Cuda& device, const Product& product) {
-  check(product.engine == GemmEngine::automatic || product.engine == GemmEngine::builtin, product.name, ": a GEMM engine of the CPU was asked for on CUDA");
+  const bool is_by_name = product.engine == GemmEngine::cublaslt;
+  check(product.engine == GemmEngine::automatic || product.engine == GemmEngine::builtin || is_by_name, product.name,
+        product.engine == GemmEngine::cudnn ? ": cuDNN was asked for a matrix product" : ": a GEMM engine of the CPU was asked for on CUDA");
   if (product.m == 0 || product.n == 0 || product.num_products() == 0) return;
-  if (product.engine == GemmEngine::automatic && run_cublaslt_product(device, product)) return;
+  if (product.engine != GemmEngine::builtin && run_cublaslt_product(device, product)) return;
+  if (is_by_name && product.k > 0 && product.alpha != 0) {  // else there is nothing to multiply
+    cublaslt_library().require(product.name);
+    fail(product.name, ": cuBLASLt does not offer this product of ", product.m, " x ", product.n, " x ", product.k);
+  }
   run_own_product(device, product);
 }
 
