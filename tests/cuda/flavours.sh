@@ -55,7 +55,7 @@ launches() {
   local name
   for name in "$@"; do [ ! -s "$work/$name" ] || sed "s/^/$name\t/" "$work/$name"; done | c++filt | awk -F '\t' -v flavours="$*" '
     { kernel = $5; sub(/^void /, "", kernel); sub(/[<(].*/, "", kernel); sub(/^refrain::/, "", kernel)
-      if (kernel !~ /kernels::/) next  # of the tests of the emulator itself
+      if (kernel !~ /kernels::/ || kernel ~ /^emulator_test/) next
       kernels[kernel]; count[kernel, $1] += $2 }
     END {
       num_flavours = split(flavours, each, " ")
