@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 // How long a broken connection waits for the store's word on who is to blame, which comes in milliseconds where a process ended.
 constexpr milliseconds kVerdictTime{1000};
-constexpr milliseconds kLeaveTime{5000};
+constexpr milliseconds kLeaveTime{5000}, kMismatchTime{1000};
 constexpr std::string_view kEnded = "the process group has ended";
 
 // FNV-1a.
@@ -190,8 +190,8 @@ void Engine::compare(const Operation& operation) {
     };
     const bool is_same_text = std::memcmp(first.text.data(), other.text.data(), kText) == 0 && first.number == other.number;
     const std::lock_guard lock(mutex_);
-    mismatch_ = concat("the ranks' calls differ: ", named(0, first), ", ", named(r, other), is_same_text ? " in other pieces" : "", "; step ",
-                       operation.step);
+    mismatch_ = concat("the ranks' calls differ: ", named(0, first), ", ", named(r, other), is_same_text ? " in other pieces" : "", ", ",
+                       operation.step < 0 ? "before the first step" : concat("step ", operation.step));
     throw CallMismatch(mismatch_);
   }
 }
@@ -246,20 +246,22 @@ void Engine::set_step(std::int64_t step) {
 }
 
 void Engine::stop(bool is_well) {
+  std::string mismatch;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_stopped_, true)) return;
-    is_well = is_well && queue_.empty() && mismatch_.empty();
+    mismatch = mismatch_;
+    is_well = is_well && queue_.empty();
   }
-  if (is_well && !store_->verdict()) {
-    store_->leave(kLeaveTime);
-  } else if (!store_->verdict()) {
-    std::string mismatch;
-    {
-      const std::lock_guard lock(mutex_);
-      mismatch = mismatch_;
+  // Where calls differ every rank sees it by itself, if it is given the time to.
+  if (!store_->verdict()) {
+    if (!mismatch.empty()) {
+      if (!store_->leave(kMismatchTime)) abort(mismatch);
+    } else if (is_well) {
+      store_->leave(kLeaveTime);
+    } else {
+      abort("it left by an exception");
     }
-    abort(mismatch.empty() ? "it left by an exception" : mismatch);
   }
   store_->on_verdict({});
   mesh_->close();

@@ -11,7 +11,7 @@ namespace refrain::detail {
 enum class FrameType : std::uint8_t {
   challenge = 1,  // server: its nonce
   hello,          // client: who it is, and that it holds the token
-  welcome,        // server: that it holds the token too
+  welcome,        // server: its machine's name, and that it holds the token too
   refusal,        // server: why not
   beat,           // both ways: alive; a member's says where it is
   exchange,       // member: its part of an exchange

@@ -20,9 +20,21 @@ constexpr std::size_t kMostReply = std::size_t(1) << 28;
 
 StoreMember::StoreMember(const Place& place, const GroupOptions& options) : place_(place), options_(options), reader_(kTextLimit * 4) {
   const Clock::time_point deadline = Clock::now() + options.rendezvous_timeout;
-  socket_ = connect_to(place.master_addr, place.master_port, deadline);
-  local_address_ = detail::local_address(socket_);
-  enter(place, deadline);
+  for (;;) {
+    socket_ = connect_to(place.master_addr, place.master_port, deadline);
+    local_address_ = detail::local_address(socket_);
+    try {
+      enter(place, deadline);
+      break;
+    } catch (const DataError&) {
+      fail<RendezvousError>(place.master_addr, ":", place.master_port, " is not refrain's store");
+    } catch (const Dropped&) {  // among many strangers: another try
+      check<RendezvousError>(Clock::now() < deadline, place.master_addr, ":", place.master_port, " closes the connection: is it refrain's store?");
+      std::this_thread::sleep_for(milliseconds(50));
+      reader_ = FrameReader(kTextLimit * 4);
+      out_.clear();
+    }
+  }
   reader_.set_limit(kMostReply);
   int ends[2];
   check<RendezvousError>(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "cannot make a pipe");
@@ -53,14 +65,19 @@ void StoreMember::enter(const Place& place, Clock::time_point deadline) {
   const Digest proof = hmac_sha256(place.token, client_proof_text(challenge.payload, hello));
   hello.append(reinterpret_cast<const char*>(proof.data()), proof.size());
   out_ = encode(FrameType::hello, hello);
-  check<RendezvousError>(flush() && out_.empty(), "the connection to ", where, " broke");
+  if (!flush()) throw Dropped{};
   const Frame answer = read_frame(reader_, deadline);
   if (answer.type == FrameType::refusal)
     fail<RendezvousError>("rank ", place.rank, " is refused by ", where, ": ", PayloadReader(answer.payload).text(kTextLimit));
   // Who does not hold the token is not rank 0, whatever answers on its port.
-  check<RendezvousError>(answer.type == FrameType::welcome &&
-                             is_equal_in_constant_time(hmac_sha256(place.token, server_proof_text(challenge.payload, nonce)), answer.payload),
-                         where, " does not hold the token (REFRAIN_TOKEN must be the same on all ranks)");
+  std::string server_proof;
+  if (answer.type == FrameType::welcome) {
+    PayloadReader welcome(answer.payload);
+    master_host_ = welcome.text(256);
+    server_proof = welcome.text(32);
+  }
+  const Digest expected = hmac_sha256(place.token, server_proof_text(challenge.payload, nonce, master_host_));
+  check<RendezvousError>(is_equal_in_constant_time(expected, server_proof), where, " does not hold the token (REFRAIN_TOKEN must be the same on all ranks)");
 }
 
 Frame StoreMember::read_frame(FrameReader& reader, Clock::time_point deadline) {
@@ -76,7 +93,7 @@ Frame StoreMember::read_frame(FrameReader& reader, Clock::time_point deadline) {
     // One byte at a time would do as well: what follows these frames waits in the reader.
     const bool is_open = receive_some(socket_, bytes, 4096, problem);
     reader.add(bytes);
-    check<RendezvousError>(is_open || !bytes.empty(), where, " closed the connection", problem.empty() ? "" : ": ", problem);
+    if (!is_open && bytes.empty()) throw Dropped{};
   }
 }
 
@@ -131,14 +148,14 @@ void StoreMember::run() {
         take(*frame);
       }
     } catch (const DataError& error) {
-      end({0, place_.master_addr, concat("its store sent nonsense: ", error.what())});
+      end({0, master_host_, concat("its store sent nonsense: ", error.what())});
     }
     if (!is_open) {
-      end({0, place_.master_addr, problem.empty() ? "its process ended" : "its connection broke: " + problem});
+      end({0, master_host_, problem.empty() ? "its process ended" : "its connection broke: " + problem});
       return;
     }
     if (now - heard > options_.heartbeat_timeout)
-      end({0, place_.master_addr, concat("it has not been heard of for ", double(options_.heartbeat_timeout.count()) / 1000, " s")});
+      end({0, master_host_, concat("it has not been heard of for ", double(options_.heartbeat_timeout.count()) / 1000, " s")});
   }
 }
 
@@ -234,7 +251,7 @@ void StoreMember::report_overdue(std::string_view text) {
 }
 void StoreMember::abort(std::string_view why) { post(FrameType::abort, PayloadWriter().text(why.substr(0, kTextLimit / 2)).bytes()); }
 
-void StoreMember::leave(milliseconds patience) {
+bool StoreMember::leave(milliseconds patience) {
   {
     const std::lock_guard lock(mutex_);
     is_leaving_ = true;
@@ -242,6 +259,7 @@ void StoreMember::leave(milliseconds patience) {
   post(FrameType::bye, {});
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, patience, [&] { return have_all_left_ || verdict_; });
+  return have_all_left_;
 }
 
 }  // namespace refrain::detail

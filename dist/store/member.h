@@ -47,12 +47,13 @@ class StoreMember {
   void report_overdue(std::string_view text);
   void abort(std::string_view why);
   // Says goodbye, and waits a while until everybody has: what was sent last then has arrived.
-  void leave(std::chrono::milliseconds patience);
+  bool leave(std::chrono::milliseconds patience);  // whether they have
 
   // The address of this machine by which rank 0 is reached.
   const std::string& local_address() const { return local_address_; }
 
  private:
+  struct Dropped {};  // the other side closed the connection before it said anything
   void enter(const Place& place, Clock::time_point deadline);
   Frame read_frame(FrameReader& reader, Clock::time_point deadline);
   void run();
@@ -64,7 +65,7 @@ class StoreMember {
   const Place place_;
   const GroupOptions options_;
   Socket socket_, wake_read_, wake_write_;
-  std::string local_address_;
+  std::string local_address_, master_host_;  // the latter is rank 0's machine by its own name
   FrameReader reader_;
 
   mutable std::mutex mutex_;  // guards what follows

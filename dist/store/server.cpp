@@ -13,16 +13,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostStrangers = 64, kReadAtOnce = 1 << 20;
-constexpr milliseconds kStrangerTime{5000}, kTick{100};
+constexpr std::ptrdiff_t kMostStrangers = 64;
+constexpr std::size_t kReadAtOnce = 1 << 20;
+// What a stranger has to show the token: where others wait, and where nobody does.
+constexpr milliseconds kLeastStrangerTime{200}, kStrangerTime{5000}, kTick{100};
+
+constexpr auto is_stranger = [](const auto& connection) { return connection.rank < 0 && !connection.is_gone; };
 
 }  // namespace
 
 std::string client_proof_text(std::string_view server_nonce, std::string_view hello_without_proof) {
   return concat("refrain client", server_nonce, hello_without_proof);
 }
-std::string server_proof_text(std::string_view server_nonce, std::string_view client_nonce) {
-  return concat("refrain server", server_nonce, client_nonce);
+std::string server_proof_text(std::string_view server_nonce, std::string_view client_nonce, std::string_view host) {
+  return concat("refrain server", server_nonce, client_nonce, host);
 }
 milliseconds beat_interval(const GroupOptions& options) { return std::clamp(options.heartbeat_timeout / 10, milliseconds(20), milliseconds(1000)); }
 
@@ -47,7 +51,7 @@ StoreServer::~StoreServer() {
 
 void StoreServer::run() {
   for (Clock::time_point last = Clock::now();;) {
-    std::vector<pollfd> waiting{{wake_read_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+    std::vector<pollfd> waiting{{wake_read_.fd(), POLLIN, 0}, {listener_.fd(), short(has_room() ? POLLIN : 0), 0}};
     for (const Connection& c : connections_)
       waiting.push_back({c.socket.fd(), short(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     poll(waiting.data(), waiting.size(), int(std::min(kTick, beat_interval(options_)).count()));
@@ -77,15 +81,19 @@ void StoreServer::run() {
     if (c.rank >= 0) flush(c);
 }
 
+bool StoreServer::has_room() const {
+  if (std::count_if(connections_.begin(), connections_.end(), is_stranger) < kMostStrangers) return true;
+  const auto oldest = std::find_if(connections_.begin(), connections_.end(), is_stranger);
+  return Clock::now() - oldest->since > kLeastStrangerTime;
+}
+
 void StoreServer::accept_strangers() {
-  for (;;) {
+  while (has_room()) {
     Socket socket = accept_from(listener_);
     if (!socket.is_open()) return;
     // Strangers that say nothing make room for others: the one that has waited longest goes.
-    if (std::count_if(connections_.begin(), connections_.end(), [](const Connection& c) { return c.rank < 0; }) >= std::ptrdiff_t(kMostStrangers)) {
-      const auto oldest = std::find_if(connections_.begin(), connections_.end(), [](const Connection& c) { return c.rank < 0; });
-      connections_.erase(oldest);
-    }
+    if (std::count_if(connections_.begin(), connections_.end(), is_stranger) >= kMostStrangers)
+      connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_stranger));
     Connection& c = connections_.emplace_back();
     c.socket = std::move(socket);
     c.since = c.heard = Clock::now();
@@ -201,12 +209,12 @@ void StoreServer::take_hello(Connection& connection, const std::string& payload)
   Member& member = members_[std::size_t(rank)];
   if (member.has_come) return refuse(connection, concat("rank ", rank, " is taken by process ", member.pid, " on ", member.host));
   if (is_over_) return refuse(connection, "the group has ended");
-  const Digest own = hmac_sha256(token_, server_proof_text(connection.nonce, nonce));
+  const Digest own = hmac_sha256(token_, server_proof_text(connection.nonce, nonce, host_));
   member = {.connection = &connection, .has_come = true, .host = std::move(host), .pid = pid};
   ++num_come_;
   connection.rank = int(rank);
   connection.reader.set_limit(kPartLimit + 64);
-  send(connection, FrameType::welcome, {reinterpret_cast<const char*>(own.data()), own.size()});
+  send(connection, FrameType::welcome, PayloadWriter().text(host_).text({reinterpret_cast<const char*>(own.data()), own.size()}).bytes());
 }
 
 void StoreServer::finish_exchange() {

@@ -51,6 +51,7 @@ class StoreServer {
   };
 
   void run();
+  bool has_room() const;
   void accept_strangers();
   void receive(Connection& connection);
   void flush(Connection& connection);
@@ -72,6 +73,7 @@ class StoreServer {
   const std::string token_;
   const GroupOptions options_;
   const Clock::time_point start_ = Clock::now();
+  const std::string host_ = host_name();
   std::list<Connection> connections_;
   std::vector<Member> members_;
   int num_come_ = 0, num_left_ = 0;
@@ -82,7 +84,7 @@ class StoreServer {
 
 // What both ends sign.
 std::string client_proof_text(std::string_view server_nonce, std::string_view hello_without_proof);
-std::string server_proof_text(std::string_view server_nonce, std::string_view client_nonce);
+std::string server_proof_text(std::string_view server_nonce, std::string_view client_nonce, std::string_view host);
 inline constexpr std::size_t kNonceBytes = 32;
 // Between beats.
 std::chrono::milliseconds beat_interval(const GroupOptions& options);

