@@ -14,7 +14,7 @@ struct LaunchOptions {
   int master_port = 0;             // 0: a free one, on one machine
   std::string token = {};          // empty: a random one, on one machine
   int threads = 0;                 // a rank's; 0: REFRAIN_NUM_THREADS, else cores divided by ranks
-  std::vector<std::string> command;  // program and its arguments
+  std::vector<std::string> command = {};  // program and its arguments
   // What the others have to end by themselves once one has failed, and after SIGTERM before SIGKILL.
   std::chrono::milliseconds grace{5000}, term_grace{3000};
 };
