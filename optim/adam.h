@@ -19,8 +19,11 @@ class Adam : public Optimizer {
  protected:
   Adam(std::vector<ParameterGroup> groups, const AdamOptions& options, const UpdateOptions& update, bool is_decoupled);
   void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) override;
+  void update_all(const std::vector<Update>& updates, double grad_scale) override;
 
  private:
+  AdamUpdate kernel_of(const Slot& slot, const Tensor& grad, double lr, double grad_scale) const;
+
   AdamOptions options_;
   bool is_decoupled_;
 };

@@ -1,11 +1,18 @@
 #include <refrain/autograd/ops/reduce.h>
+#include <refrain/core/view.h>
+#include <refrain/kernels/reduce/reduce.h>
 #include <refrain/optim/fused_update.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace refrain {
 
-GradMeasure::GradMeasure(const Optimizer& optimizer) : parameters_(optimizer.parameters()), squares_(parameters_.size(), 0) {
+GradMeasure::GradMeasure(const Optimizer& optimizer)
+    : parameters_(optimizer.parameters()),
+      squares_(parameters_.size(), 0),
+      is_deferred_(!parameters_.empty() && parameters_.front().device().target() == DeviceKind::cuda) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) index_of_.emplace(parameters_[i].autograd_slot().get(), std::int64_t(i));
 }
 
@@ -23,12 +30,40 @@ BackwardOptions GradMeasure::options() {
 std::int64_t GradMeasure::look_at(const Tensor& parameter) {
   const std::int64_t index = index_of_.at(parameter.autograd_slot().get());
   const PhaseScope phase(Phase::update);
-  const Tensor sum = squared_norm(grad_of(parameter));
-  squares_[std::size_t(index)] = sum.has_bytes() ? sum.item() : 0;
+  const Tensor grad = grad_of(parameter);
+  if (!is_deferred_) {
+    const Tensor sum = squared_norm(grad);
+    squares_[std::size_t(index)] = sum.has_bytes() ? sum.item() : 0;
+    return index;
+  }
+  const KindScope kind(MemoryKind::workspace);
+  const Tensor scratch = empty({squared_norm_scratch_numel(grad.numel())}, DType::f64, grad.device());
+  launch(SquaredNorm{.x = contiguous_values(grad), .out = view::select(sums(), 0, index), .scratch = scratch, .guard = guard()});
   return index;
 }
 
-GradNorm GradMeasure::norm() const {
+const Tensor& GradMeasure::sums() {
+  if (!sums_.defined()) {
+    const PhaseScope phase(Phase::update);
+    const KindScope kind(MemoryKind::workspace);
+    sums_ = zeros({std::int64_t(parameters_.size()) + 1}, DType::f64, parameters_.front().device());
+  }
+  return sums_;
+}
+
+Tensor GradMeasure::guard() { return is_deferred_ ? view::select(sums(), 0, std::int64_t(parameters_.size())) : Tensor(); }
+
+void GradMeasure::read() {
+  if (!sums_.defined()) return;
+  if (sums_.has_bytes()) {
+    const std::vector<double> values = sums_.to_vector<double>();
+    std::copy_n(values.begin(), squares_.size(), squares_.begin());
+  }
+  sums_ = Tensor();
+}
+
+GradNorm GradMeasure::norm() {
+  read();
   GradNorm result;
   double total = 0;
   for (std::size_t i = 0; i < squares_.size(); ++i) {
@@ -43,7 +78,7 @@ FusedUpdate::FusedUpdate(Optimizer& optimizer, double lr, double grad_scale, boo
     : optimizer_(optimizer), lr_(lr), grad_scale_(grad_scale), stops_at_non_finite_(stops_at_non_finite), measure_(optimizer) {}
 
 BackwardOptions FusedUpdate::options() {
-  optimizer_.begin_step(lr_, grad_scale_);
+  optimizer_.begin_step(lr_, grad_scale_, stops_at_non_finite_ ? measure_.guard() : Tensor());
   BackwardOptions options;
   options.leaves = measure_.parameters();
   options.on_final = [this](const Tensor& parameter, bool has_grad) {
@@ -55,13 +90,22 @@ BackwardOptions FusedUpdate::options() {
 
 void FusedUpdate::take(const Tensor& parameter) {
   const std::int64_t index = measure_.look_at(parameter);
-  if (!std::isfinite(measure_.square(index))) {
-    check<NonFinite>(!stops_at_non_finite_, "the gradient of parameter '", optimizer_.parameter_name(index), "' is not finite, completed by ",
-                     thread_context().op, " in module '", thread_context().module->text,
-                     "'; parameters whose gradients came before it are updated already");
-    if (first_non_finite_ < 0) first_non_finite_ = index;
-  }
+  const Look look{index, thread_context().op, thread_context().module, updates_.size()};
+  if (measure_.is_deferred())
+    looks_.push_back(look);
+  else
+    judge(look);
   waiting_.push_back(index);
+}
+
+void FusedUpdate::judge(const Look& look) {
+  if (first_non_finite_ >= 0 || std::isfinite(measure_.square(look.index))) return;
+  if (stops_at_non_finite_) {
+    for (std::size_t i = look.num_updates; i < updates_.size(); ++i) optimizer_.discount_update(updates_[i]);
+    fail<NonFinite>("the gradient of parameter '", optimizer_.parameter_name(look.index), "' is not finite, completed by ", look.op,
+                    " in module '", look.module->text, "'; parameters whose gradients came before it are updated already");
+  }
+  first_non_finite_ = look.index;
 }
 
 void FusedUpdate::update_ready() {
@@ -69,6 +113,7 @@ void FusedUpdate::update_ready() {
     const Tensor& parameter = measure_.parameters()[std::size_t(index)];
     if (parameter.storage()->num_saved() > 0) return false;
     optimizer_.update_parameter(index, lr_, grad_scale_);
+    updates_.push_back(index);
     clear_grad(parameter);
     return true;
   });
@@ -77,6 +122,8 @@ void FusedUpdate::update_ready() {
 double FusedUpdate::finish() {
   update_ready();
   invariant(waiting_.empty(), "a parameter is still read after its backward");
+  measure_.read();
+  for (const Look& look : std::exchange(looks_, {})) judge(look);
   optimizer_.end_step();
   return measure_.norm().norm * grad_scale_;
 }

@@ -20,7 +20,8 @@
 
 namespace refrain {
 
-// The norm of an optimizer's gradients, measured inside backward: each gradient is looked at when it is final.
+// The norm of an optimizer's gradients, measured inside backward: each gradient is looked at when it is final. A GPU is not
+// waited for then: it keeps the sums, and an element more that becomes NaN with the first gradient that is not finite.
 class GradMeasure {
  public:
   explicit GradMeasure(const Optimizer& optimizer);
@@ -32,13 +33,22 @@ class GradMeasure {
   BackwardOptions options();
   // Looks at a parameter's final gradient. Returns the parameter's index.
   std::int64_t look_at(const Tensor& parameter);
+  // Whether what was seen is known only after read().
+  bool is_deferred() const { return is_deferred_; }
+  void read();
   double square(std::int64_t index) const { return squares_[std::size_t(index)]; }
+  // Where measuring is deferred, a guard of updates (kernels/update/update.h): NaN from the first gradient on that is not finite.
+  Tensor guard();
   // Of the gradients seen, bitwise that of grad_norm() (clip_grad.h); 0 on a plan device.
-  GradNorm norm() const;
+  GradNorm norm();
 
  private:
+  const Tensor& sums();
+
   std::vector<Tensor> parameters_;
   std::vector<double> squares_;
+  bool is_deferred_;
+  Tensor sums_;  // f64 [parameters + 1], the last one the guard; until it is read
   std::unordered_map<const AutogradSlot*, std::int64_t> index_of_;  // parameters may share a storage, never a slot
 };
 
@@ -46,6 +56,7 @@ class FusedUpdate {
  public:
   // Changes nothing yet; the optimizer must outlive this. With `stops_at_non_finite` backward throws NonFinite at the
   // first gradient that is not finite, before its own update, naming the parameter; those updated before it stay updated.
+  // On a GPU finish() throws it, with the same parameters updated, so that nothing waits during backward.
   FusedUpdate(Optimizer& optimizer, double lr, double grad_scale = 1, bool stops_at_non_finite = true);
   FusedUpdate(const FusedUpdate&) = delete;
   FusedUpdate& operator=(const FusedUpdate&) = delete;
@@ -56,11 +67,19 @@ class FusedUpdate {
   // the sums of squares added in the parameters' order (0 on a plan device).
   double finish();
 
-  // Index of the first parameter in the order of backward whose gradient was not finite; -1: none.
+  // Index of the first parameter in the order of backward whose gradient was not finite; -1: none. On a GPU after finish().
   std::int64_t first_non_finite() const { return first_non_finite_; }
 
  private:
+  // Where a parameter's gradient became final, and how many updates had begun before.
+  struct Look {
+    std::int64_t index;
+    std::string_view op;
+    const ModulePath* module;
+    std::size_t num_updates;
+  };
   void take(const Tensor& parameter);
+  void judge(const Look& look);
   void update_ready();
 
   Optimizer& optimizer_;
@@ -68,6 +87,8 @@ class FusedUpdate {
   bool stops_at_non_finite_;
   GradMeasure measure_;
   std::vector<std::int64_t> waiting_;  // their gradients are final, in that order
+  std::vector<Look> looks_;            // those that are not judged yet
+  std::vector<std::int64_t> updates_;  // in their order
   std::int64_t first_non_finite_ = -1;
 };
 

@@ -66,19 +66,32 @@ void Optimizer::reset_masters() {
 
 void Optimizer::step(double lr, double grad_scale) {
   begin_step(lr, grad_scale);
+  std::vector<Update> updates;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (grad_of(slots_[i].parameter).defined()) update_parameter(std::int64_t(i), lr, grad_scale);
+    const Tensor grad = grad_of(slots_[i].parameter);
+    if (!grad.defined()) continue;
+    // A copy of one gradient at a time.
+    if (grad.is_contiguous())
+      updates.push_back(begin_update(slots_[i], grad, lr));
+    else
+      update_parameter(std::int64_t(i), lr, grad_scale);
+  }
+  if (!updates.empty()) {
+    const PhaseScope phase(Phase::update);
+    update_all(updates, grad_scale);
+    for (const Update& done : updates) done.slot.parameter.storage()->bump_version();
   }
   end_step();
 }
 
-void Optimizer::begin_step(double lr, double grad_scale) {
+void Optimizer::begin_step(double lr, double grad_scale, const Tensor& guard) {
   check(std::isfinite(float(lr)) && lr >= 0, "optimizer: lr must be finite and not negative, got ", lr);
   check(std::isfinite(float(grad_scale)), "optimizer: grad_scale must be finite, got ", grad_scale);
   ++num_steps_;
   num_updated_elements_ = num_lost_updates_ = 0;
   first_non_finite_ = -1;
   counters_ = Tensor();
+  guard_ = guard;
 }
 
 Tensor Optimizer::lost_counter(const Slot& slot) const {
@@ -95,15 +108,34 @@ void Optimizer::update_parameter(std::int64_t index, double lr, double grad_scal
   const Tensor grad = grad_of(slot.parameter);
   check(grad.defined(), "optimizer: parameter '", slot.name, "' has no gradient");
   const PhaseScope phase(Phase::update);
+  const Update one = begin_update(slot, grad, lr);
+  const ModuleScope module(slot.parameter.storage()->tag().module);
+  update(slot, contiguous_values(grad), one.lr, grad_scale);
+  slot.parameter.storage()->bump_version();
+}
+
+Optimizer::Update Optimizer::begin_update(Slot& slot, const Tensor& grad, double lr) {
   if (!counters_.defined()) {
+    const PhaseScope phase(Phase::update);
     const KindScope kind(MemoryKind::workspace);
     counters_ = zeros({1 + std::int64_t(slots_.size())}, DType::i64, slot.parameter.device());
   }
   if (slot.parameter.has_bytes()) num_updated_elements_ += slot.parameter.numel();
-  const ModuleScope module(slot.parameter.storage()->tag().module);
   ++slot.num_steps;
-  update(slot, contiguous_values(grad), lr * slot.lr_scale, grad_scale);
-  slot.parameter.storage()->bump_version();
+  return {slot, grad, lr * slot.lr_scale};
+}
+
+void Optimizer::discount_update(std::int64_t index) {
+  Slot& slot = slots_.at(std::size_t(index));
+  if (slot.parameter.has_bytes()) num_updated_elements_ -= slot.parameter.numel();
+  --slot.num_steps;
+}
+
+void Optimizer::update_all(const std::vector<Update>& updates, double grad_scale) {
+  for (const Update& each : updates) {
+    const ModuleScope module(each.slot.parameter.storage()->tag().module);
+    update(each.slot, each.grad, each.lr, grad_scale);
+  }
 }
 
 void Optimizer::end_step() {
@@ -113,7 +145,7 @@ void Optimizer::end_step() {
     const auto found = std::find_if(counts.begin() + 1, counts.end(), [](std::int64_t count) { return count > 0; });
     if (found != counts.end()) first_non_finite_ = found - counts.begin() - 1;
   }
-  counters_ = Tensor();
+  counters_ = guard_ = Tensor();
 }
 
 void Optimizer::zero_grad() {

@@ -29,9 +29,11 @@ class Optimizer {
   void step(double lr, double grad_scale = 1);
 
   // The same in parts, for updates during backward (fused_update.h): begin_step(), update_parameter() for parameters()[index],
-  // each at most once and only with a gradient, end_step().
-  void begin_step(double lr, double grad_scale = 1);
+  // each at most once and only with a gradient, end_step(). `guard` (kernels/update/update.h) keeps updates back as soon as it is
+  // not finite; whoever reads it takes those out of the counts.
+  void begin_step(double lr, double grad_scale = 1, const Tensor& guard = {});
   void update_parameter(std::int64_t index, double lr, double grad_scale = 1);
+  void discount_update(std::int64_t index);
   void end_step();
 
   // Drops the gradients.
@@ -74,15 +76,26 @@ class Optimizer {
   // contiguous.
   Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> state_names, const UpdateOptions& options);
 
-  // One update; slot.num_steps counts it already. `grad` has the parameter's dtype.
+  // One update; slot.num_steps counts it already. `grad` has the parameter's dtype and is contiguous.
   virtual void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) = 0;
+
+  struct Update {
+    const Slot& slot;
+    Tensor grad;
+    double lr;
+  };
+  // The same for many parameters, in any order: one after the other, unless overridden by what does it in fewer launches.
+  virtual void update_all(const std::vector<Update>& updates, double grad_scale);
 
   // For update(): how the running step rounds this parameter, and where lost updates are counted (undefined: they are not).
   UpdateRounding rounding_of(const Slot& slot) const { return {options_.rounding, update_key(options_.seed, num_steps_, slot.name)}; }
   Tensor lost_counter(const Slot& slot) const;
   Tensor non_finite_counter(const Slot& slot) const;
+  // To be passed on to the kernel; may be undefined.
+  const Tensor& guard() const { return guard_; }
 
  private:
+  Update begin_update(Slot& slot, const Tensor& grad, double lr);
   std::vector<NamedTensor> state_tensors() const;
 
   UpdateOptions options_;
@@ -90,6 +103,7 @@ class Optimizer {
   std::vector<Slot> slots_;
   std::int64_t num_steps_ = 0, num_updated_elements_ = 0, num_lost_updates_ = 0;
   std::int64_t first_non_finite_ = -1;
+  Tensor guard_;     // while a step runs
   Tensor counters_;  // i64 [1 + slots], while a step runs: lost updates, and values of each parameter that are not finite
 };
 

@@ -18,8 +18,11 @@ class Sgd : public Optimizer {
 
  protected:
   void update(const Slot& slot, const Tensor& grad, double lr, double grad_scale) override;
+  void update_all(const std::vector<Update>& updates, double grad_scale) override;
 
  private:
+  SgdUpdate kernel_of(const Slot& slot, const Tensor& grad, double lr, double grad_scale) const;
+
   SgdOptions options_;
 };
 

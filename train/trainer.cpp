@@ -232,6 +232,7 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
   FusedUpdate fused(optimizer_, result.lr, 1 / result.loss_scale, stops);
   try {
     run_window(window, result, &fused);
+    if (std::isfinite(result.loss) || !stops) result.grad_norm = fused.finish();  // a GPU tells of gradients only here
   } catch (const NonFinite& error) {
     optimizer_.zero_grad();
     fail<NonFinite>("step ", num_steps_ + 1, ": ", error.what());
@@ -244,7 +245,6 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
     result.note = concat("step ", num_steps_ + 1, ": the gradient of parameter '", optimizer_.parameter_name(fused.first_non_finite()),
                          "' is not finite");
   }
-  result.grad_norm = fused.finish();
 }
 
 void Trainer::finish_step(StepResult& result) {

@@ -67,6 +67,7 @@ void run(Cuda, const BatchNormApply&) { no_cuda(); }
 void run(Cuda, const BatchNormBackward&) { no_cuda(); }
 void run(Cuda, const Sum&) { no_cuda(); }
 void run(Cuda, const SquaredNorm&) { no_cuda(); }
+void run(Cuda, const SquaredNorms&) { no_cuda(); }
 void run(Cuda, const Max&) { no_cuda(); }
 void run(Cuda, const MaxBackward&) { no_cuda(); }
 void run(Cuda, const ValueRange&) { no_cuda(); }
@@ -74,6 +75,8 @@ void run(Cuda, const SoftmaxForward&) { no_cuda(); }
 void run(Cuda, const SoftmaxBackward&) { no_cuda(); }
 void run(Cuda, const SgdUpdate&) { no_cuda(); }
 void run(Cuda, const AdamUpdate&) { no_cuda(); }
+void run(Cuda, const SgdUpdates&) { no_cuda(); }
+void run(Cuda, const AdamUpdates&) { no_cuda(); }
 void run(Cuda, const ZeroInPlace&) { no_cuda(); }
 void run(Cuda, const ScaleInPlace&) { no_cuda(); }
 

@@ -64,8 +64,41 @@ void validate(const SquaredNorm& k) {
   check(k.out.numel() == 1, k.name, ": out must have one element, got ", k.out.shape());
   check_dtype(k.name, "scratch", k.scratch, DType::f64);
   check_shape(k.name, "scratch", k.scratch, {squared_norm_scratch_numel(k.x.numel())});
+  if (!k.guard) return;
+  check_dtype(k.name, "guard", k.guard, DType::f64);
+  check(k.guard.numel() == 1, k.name, ": guard must have one element, got ", k.guard.shape());
 }
 Cost cost(const SquaredNorm& k) { return {2 * double(k.x.numel()), k.x.bytes()}; }
+
+std::int64_t squared_norms_scratch_numel(std::span<const In> x, DeviceKind target) {
+  // A launch on CUDA is worth 64 KiB; the CPU sums one tensor after the other.
+  constexpr std::int64_t kLaunch = 8192;
+  std::int64_t most = 0, all = 0;
+  for (const In& each : x) {
+    const std::int64_t numel = squared_norm_scratch_numel(each.numel());
+    most = std::max(most, numel);
+    all += numel;
+  }
+  return target == DeviceKind::cuda ? std::max(most, std::min(all, kLaunch)) : most;
+}
+
+void validate(const SquaredNorms& k) {
+  check(!k.x.empty(), k.name, ": there are no tensors");
+  for (const In& each : k.x) {
+    check_floating(k.name, "x", each);
+    check_contiguous(k.name, "x", each);
+  }
+  check_dtype(k.name, "out", k.out, DType::f64);
+  check_shape(k.name, "out", k.out, {std::int64_t(k.x.size())});
+  check_contiguous(k.name, "out", k.out);
+  check_dtype(k.name, "scratch", k.scratch, DType::f64);
+  check_shape(k.name, "scratch", k.scratch, {squared_norms_scratch_numel(k.x, k.out.target())});
+}
+Cost cost(const SquaredNorms& k) {
+  Cost sum;
+  for (const In& each : k.x) sum += {2 * double(each.numel()), each.bytes()};
+  return sum;
+}
 
 void validate(const Max& k) {
   check_floating(k.name, "x", k.x);

@@ -5,6 +5,8 @@
 
 #include <refrain/kernels/kernel.h>
 
+#include <span>
+
 namespace refrain {
 
 // out = scale · Σ x over the dims in which out is broadcast to x (extent 1 in out, or missing in front).
@@ -27,12 +29,26 @@ struct SquaredNorm {
   In x;         // contiguous
   Out out;      // f64, one element
   Out scratch;  // f64 [squared_norm_scratch_numel(x.numel)]
+  OptionalOut guard = {};  // f64, one element: becomes NaN where out is infinite or NaN, and is kept elsewhere (kernels/update)
 };
 std::int64_t squared_norm_scratch_numel(std::int64_t numel);
 void validate(const SquaredNorm&);
 Cost cost(const SquaredNorm&);
 void run(Cpu, const SquaredNorm&);
 void run(Cuda, const SquaredNorm&);
+
+// out[i] = Σ x[i]², the bits of a SquaredNorm for each, in a few launches on CUDA. At least one tensor.
+struct SquaredNorms {
+  static constexpr std::string_view name = "squared_norms";
+  std::span<const In> x;  // contiguous
+  Out out;                // f64 [x.size()]
+  Out scratch;            // f64 [squared_norms_scratch_numel(x, out.target())]
+};
+std::int64_t squared_norms_scratch_numel(std::span<const In> x, DeviceKind target);
+void validate(const SquaredNorms&);
+Cost cost(const SquaredNorms&);
+void run(Cpu, const SquaredNorms&);
+void run(Cuda, const SquaredNorms&);
 
 // The largest element along one dim and where it is first met. NaN is larger than everything.
 struct Max {

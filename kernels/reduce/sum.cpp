@@ -160,20 +160,20 @@ void run(Cpu, const Sum& k) {
   });
 }
 
-void run(Cpu, const SquaredNorm& k) {
-  if (!k.out.has_bytes()) return;
-  const std::int64_t pieces = squared_norm_scratch_numel(k.x.numel());
-  const std::int64_t block = std::max<std::int64_t>(1, (k.x.numel() + pieces - 1) / pieces);
-  double* partial = k.scratch.data<double>();
-  dispatch_floating(k.x.dtype(), k.name, [&](auto zero) {
+namespace {
+
+double squared_norm(const In& in, double* partial) {
+  const std::int64_t pieces = squared_norm_scratch_numel(in.numel());
+  const std::int64_t block = std::max<std::int64_t>(1, (in.numel() + pieces - 1) / pieces);
+  dispatch_floating(in.dtype(), SquaredNorm::name, [&](auto zero) {
     using X = decltype(zero);
-    const X* x = k.x.data<X>();
+    const X* x = in.data<X>();
     parallel_for(pieces, 4, [&](std::int64_t begin, std::int64_t end) {
       const simd::Tag<double> d;
       const std::int64_t lanes = std::int64_t(hn::Lanes(d));
       for (std::int64_t piece = begin; piece < end; ++piece) {
         const X* p = x + piece * block;
-        const std::int64_t n = std::max<std::int64_t>(0, std::min(block, k.x.numel() - piece * block));
+        const std::int64_t n = std::max<std::int64_t>(0, std::min(block, in.numel() - piece * block));
         const auto load = [&](std::int64_t i) {
           if constexpr (std::is_same_v<X, double>)
             return simd::load_first(d, p + i, std::size_t(n - i));
@@ -195,7 +195,21 @@ void run(Cpu, const SquaredNorm& k) {
   });
   double sum = 0;
   for (std::int64_t i = 0; i < pieces; ++i) sum += partial[i];
+  return sum;
+}
+
+}  // namespace
+
+void run(Cpu, const SquaredNorm& k) {
+  if (!k.out.has_bytes()) return;
+  const double sum = squared_norm(k.x, k.scratch.data<double>());
   *k.out.data<double>() = sum;
+  if (k.guard.has_bytes()) *k.guard.data<double>() += sum - sum;
+}
+
+void run(Cpu, const SquaredNorms& k) {
+  if (!k.out.has_bytes()) return;
+  for (std::size_t i = 0; i < k.x.size(); ++i) k.out.data<double>()[i] = squared_norm(k.x[i], k.scratch.data<double>());
 }
 
 }  // namespace refrain

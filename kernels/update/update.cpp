@@ -33,6 +33,10 @@ void check_parameter(const K& k) {
   };
   check_counter("num_lost", k.num_lost);
   check_counter("num_non_finite", k.num_non_finite);
+  if (k.guard.defined()) {
+    check_dtype(K::name, "guard", k.guard, DType::f64);
+    check(k.guard.numel() == 1, K::name, ": guard must have one element, got ", k.guard.shape());
+  }
   check(k.rounding.first_element >= 0, K::name, ": first_element must not be negative, got ", k.rounding.first_element);
 }
 
@@ -40,6 +44,22 @@ void check_parameter(const K& k) {
 template <class K>
 double parameter_bytes(const K& k) {
   return k.grad.bytes() + (k.master.defined() ? 2 * k.master.bytes() + k.out.bytes() : 2 * k.out.bytes());
+}
+
+template <class Updates>
+void validate_each(const Updates& k) {
+  for (const auto& update : k.updates) {
+    validate(update);
+    check(update.out.device_kind() == k.out.device_kind(), Updates::name, ": parameters on ", name_of(k.out.device_kind()), " and on ",
+          name_of(update.out.device_kind()));
+  }
+}
+
+template <class Updates>
+Cost cost_of_each(const Updates& k) {
+  Cost sum;
+  for (const auto& update : k.updates) sum += cost(update);
+  return sum;
 }
 
 }  // namespace
@@ -64,6 +84,12 @@ void validate(const AdamUpdate& k) {
 }
 
 Cost cost(const AdamUpdate& k) { return {15.0 * double(k.out.numel()), parameter_bytes(k) + 2 * k.mean.bytes() + 2 * k.square.bytes()}; }
+
+void validate(const SgdUpdates& k) { validate_each(k); }
+Cost cost(const SgdUpdates& k) { return cost_of_each(k); }
+
+void validate(const AdamUpdates& k) { validate_each(k); }
+Cost cost(const AdamUpdates& k) { return cost_of_each(k); }
 
 void validate(const ZeroInPlace& k) { check_contiguous(k.name, "out", k.out); }
 

@@ -1,5 +1,6 @@
 // Parameter updates on CUDA: one pass over parameter, gradient and state, four neighbours a thread, random words a Philox block
-// at a time. The same bits as the CPU's.
+// at a time. Many parameters a launch: blocks are dealt out by their sizes, and find their parameter in a table that comes with
+// the launch. The same bits as the CPU's.
 #include <refrain/core/cuda/platform.cuh>
 
 #include <refrain/kernels/common/cuda/random.cuh>
@@ -24,16 +25,38 @@ struct UpdateOperand {
   bool is_wide;
 };
 
-template <int kStates>
+// One parameter.
+template <class Step>
 struct UpdateArguments {
   std::int64_t numel;
   UpdateOperand grad, parameter, source;  // source: the master copy, or the parameter
-  UpdateOperand states[kStates];
+  UpdateOperand states[Step::kStates];
   unsigned long long* num_lost;
   unsigned long long* num_non_finite;
-  RandomStream parameter_words, state_words;
+  const double* guard;
   std::uint64_t first_element;
+  RandomStream parameter_words, state_words;
+  Step step;
   bool draws_parameter, draws_state, has_master, has_states, is_packed;
+};
+
+// As many as fit into the 4 KiB that every driver passes to a kernel. Blocks first_blocks[i] … first_blocks[i + 1] - 1 are for
+// parameter i.
+template <class Step>
+struct UpdateTable {
+  static constexpr int kMost = (4096 - 16) / int(sizeof(UpdateArguments<Step>) + sizeof(unsigned));
+  UpdateArguments<Step> parameters[kMost];
+  unsigned first_blocks[kMost + 1] = {};
+  int count = 0;
+
+  __device__ __forceinline__ int parameter_of(unsigned block) const {
+    int low = 0, high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first_blocks[middle] <= block ? low : high) = middle;
+    }
+    return low;
+  }
 };
 
 template <class T, class S>
@@ -75,11 +98,16 @@ __device__ __forceinline__ void store_state(const UpdateOperand& to, std::int64_
 }
 
 template <class Step, class T, class S>
-__global__ __launch_bounds__(kThreads) void update(UpdateArguments<Step::kStates> k, Step step) {
+__global__ __launch_bounds__(kThreads) void update(const __grid_constant__ UpdateTable<Step> table) {
+  static_assert(sizeof table <= 4096);
   constexpr int kStates = Step::kStates;
+  const int which = table.parameter_of(blockIdx.x);
+  const UpdateArguments<Step>& k = table.parameters[which];
+  if (k.guard != nullptr && !cuda::math::is_finite(*k.guard)) return;
+  const unsigned first_block = table.first_blocks[which], num_blocks = table.first_blocks[which + 1] - first_block;
   int lost = 0, non_finite = 0;
-  const std::int64_t stride = std::int64_t(gridDim.x) * kThreads * kEach;
-  for (std::int64_t i = (std::int64_t(blockIdx.x) * kThreads + threadIdx.x) * kEach; i < k.numel; i += stride) {
+  const std::int64_t stride = std::int64_t(num_blocks) * kThreads * kEach;
+  for (std::int64_t i = (std::int64_t(blockIdx.x - first_block) * kThreads + threadIdx.x) * kEach; i < k.numel; i += stride) {
     const std::uint32_t count = k.numel - i < kEach ? std::uint32_t(k.numel - i) : kEach;
     T p[kEach], g[kEach], states[kStates][kEach] = {}, old[kEach], change[kEach];
     load_each<T, S>(k.source, i, count, k.is_packed, p);
@@ -94,7 +122,7 @@ __global__ __launch_bounds__(kThreads) void update(UpdateArguments<Step::kStates
 #pragma unroll
       for (int s = 0; s < kStates; ++s) state[s] = states[s][j];
       old[j] = p[j];
-      step(p[j], g[j], state, change[j]);
+      k.step(p[j], g[j], state, change[j]);
 #pragma unroll
       for (int s = 0; s < kStates; ++s) states[s][j] = state[s];
     }
@@ -159,8 +187,8 @@ UpdateOperand operand(const Arg& arg, bool& is_packed) {
   return {const_cast<std::byte*>(static_cast<const std::byte*>(arg.address())), !is_16_bit(arg.dtype())};
 }
 
-template <class Step, class T, class S, class K, class... States>
-void start(const Cuda& device, const K& k, const States&... states) {
+template <class Step, class K, class... States>
+UpdateArguments<Step> arguments_of(const K& k, const States&... states) {
   RandomKey state_key = k.rounding.key;
   ++state_key.call;
   const bool has_master = k.master.defined(), has_states = (states.defined() && ...),
@@ -170,50 +198,69 @@ void start(const Cuda& device, const K& k, const States&... states) {
   bool is_packed = true;
   const UpdateOperand grad = operand(k.grad, is_packed), parameter = operand(k.out, is_packed);
   const UpdateOperand source = has_master ? operand(k.master, is_packed) : parameter;
-  const UpdateArguments<Step::kStates> arguments{k.out.numel(),
-                                                 grad,
-                                                 parameter,
-                                                 source,
-                                                 {operand(states, is_packed)...},
-                                                 counter(k.num_lost),
-                                                 counter(k.num_non_finite),
-                                                 RandomStream(k.rounding.key),
-                                                 RandomStream(state_key),
-                                                 std::uint64_t(k.rounding.first_element),
-                                                 is_stochastic && !has_master,
-                                                 is_stochastic && rounds_state,
-                                                 has_master,
-                                                 has_states,
-                                                 is_packed};
-  const unsigned blocks = unsigned(std::min<std::int64_t>(blocks_for(k.out.numel()), kMostBlocks));
-  cuda::launch(k.name, update<Step, T, S>, {.grid = blocks, .block = kThreads}, device, arguments, Step(k));
+  return {.numel = k.out.numel(),
+          .grad = grad,
+          .parameter = parameter,
+          .source = source,
+          .states = {operand(states, is_packed)...},
+          .num_lost = counter(k.num_lost),
+          .num_non_finite = counter(k.num_non_finite),
+          .guard = k.guard.has_bytes() ? k.guard.template data<double>() : nullptr,
+          .first_element = std::uint64_t(k.rounding.first_element),
+          .parameter_words = RandomStream(k.rounding.key),
+          .state_words = RandomStream(state_key),
+          .step = Step(k),
+          .draws_parameter = is_stochastic && !has_master,
+          .draws_state = is_stochastic && rounds_state,
+          .has_master = has_master,
+          .has_states = has_states,
+          .is_packed = is_packed};
+}
+template <class Step>
+UpdateArguments<Step> arguments_of(const SgdUpdate& k) {
+  return arguments_of<Step>(k, k.momentum_buffer);
+}
+template <class Step>
+UpdateArguments<Step> arguments_of(const AdamUpdate& k) {
+  return arguments_of<Step>(k, k.mean, k.square);
 }
 
-// Calls f(arithmetic, storage) with values of the types.
-template <class F>
-void dispatch_parameter(DType dtype, std::string_view name, F&& f) {
-  cuda::dispatch_floating(dtype, name, [&](auto storage) { f(cuda::accumulator<decltype(storage)>{}, storage); });
+// Those of the updates whose parameters are of S.
+template <class Step, class T, class S, class K>
+void start(const Cuda& device, std::string_view name, std::span<const K> updates, DType dtype) {
+  UpdateTable<Step> table;
+  const auto flush = [&] {
+    if (table.count == 0) return;
+    cuda::launch(name, update<Step, T, S>, {.grid = table.first_blocks[table.count], .block = kThreads}, device, table);
+    table.count = 0;
+  };
+  for (const K& k : updates) {
+    if (k.out.dtype() != dtype || !k.out.has_bytes() || k.out.numel() == 0) continue;
+    if (table.count == table.kMost) flush();
+    table.parameters[table.count] = arguments_of<Step>(k);
+    const unsigned blocks = unsigned(std::min<std::int64_t>(blocks_for(k.out.numel()), kMostBlocks));
+    table.first_blocks[table.count + 1] = table.first_blocks[table.count] + blocks;
+    ++table.count;
+  }
+  flush();
+}
+
+template <template <class> class Step, class K>
+void start(const Cuda& device, std::string_view name, std::span<const K> updates) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    cuda::dispatch_floating(dtype, name, [&](auto storage) {
+      using T = cuda::accumulator<decltype(storage)>;
+      start<Step<T>, T, decltype(storage)>(device, name, updates, dtype);
+    });
+  }
 }
 
 }  // namespace update_kernels
 
-void run(Cuda device, const SgdUpdate& k) {
-  using namespace update_kernels;
-  if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_parameter(k.out.dtype(), k.name, [&](auto arithmetic, auto storage) {
-    using T = decltype(arithmetic);
-    start<SgdStep<T>, T, decltype(storage)>(device, k, k.momentum_buffer);
-  });
-}
-
-void run(Cuda device, const AdamUpdate& k) {
-  using namespace update_kernels;
-  if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_parameter(k.out.dtype(), k.name, [&](auto arithmetic, auto storage) {
-    using T = decltype(arithmetic);
-    start<AdamStep<T>, T, decltype(storage)>(device, k, k.mean, k.square);
-  });
-}
+void run(Cuda device, const SgdUpdate& k) { update_kernels::start<update_kernels::SgdStep>(device, k.name, std::span(&k, 1)); }
+void run(Cuda device, const AdamUpdate& k) { update_kernels::start<update_kernels::AdamStep>(device, k.name, std::span(&k, 1)); }
+void run(Cuda device, const SgdUpdates& k) { update_kernels::start<update_kernels::SgdStep>(device, k.name, k.updates); }
+void run(Cuda device, const AdamUpdates& k) { update_kernels::start<update_kernels::AdamStep>(device, k.name, k.updates); }
 
 void run(Cuda device, const ZeroInPlace& k) {
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
@@ -224,9 +271,9 @@ void run(Cuda device, const ZeroInPlace& k) {
 void run(Cuda device, const ScaleInPlace& k) {
   using namespace update_kernels;
   if (!k.out.has_bytes() || k.out.numel() == 0) return;
-  dispatch_parameter(k.out.dtype(), k.name, [&](auto arithmetic, auto storage) {
-    using T = decltype(arithmetic);
+  cuda::dispatch_floating(k.out.dtype(), k.name, [&](auto storage) {
     using S = decltype(storage);
+    using T = cuda::accumulator<S>;
     cuda::launch(k.name, scale<T, S>, {.grid = blocks_for(k.out.numel()), .block = kThreads}, device, cuda::data_of<S>(k.out),
                  k.out.numel(), T(k.factor), takes_packs(k.out, k.out.address()));
   });

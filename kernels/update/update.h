@@ -11,6 +11,8 @@
 #include <refrain/core/random.h>
 #include <refrain/kernels/kernel.h>
 
+#include <span>
+
 namespace refrain {
 
 enum class Rounding : std::uint8_t { nearest, stochastic };
@@ -40,6 +42,8 @@ struct SgdUpdate {
   OptionalOut num_lost = {};
   OptionalOut num_non_finite = {};  // i64, one element: added to it is how many elements are infinite or NaN now
   UpdateRounding rounding = {};
+  // f64, one element (kernels/reduce makes it): where it is infinite or NaN nothing is updated and nothing counted.
+  OptionalIn guard = {};
 };
 void validate(const SgdUpdate& k);
 Cost cost(const SgdUpdate& k);
@@ -62,11 +66,34 @@ struct AdamUpdate {
   OptionalOut master = {};      // as in SgdUpdate
   OptionalOut num_lost = {}, num_non_finite = {};  // as in SgdUpdate
   UpdateRounding rounding = {};
+  OptionalIn guard = {};        // as in SgdUpdate
 };
 void validate(const AdamUpdate& k);
 Cost cost(const AdamUpdate& k);
 void run(Cpu, const AdamUpdate& k);
 void run(Cuda, const AdamUpdate& k);
+
+// Many updates on one device, in a few launches on CUDA: what each does alone, in any order. At least one; they may share
+// counters and a guard, and no other tensor.
+struct SgdUpdates {
+  static constexpr std::string_view name = "sgd_updates";
+  std::span<const SgdUpdate> updates;
+  Out out = updates.front().out;
+};
+void validate(const SgdUpdates& k);
+Cost cost(const SgdUpdates& k);
+void run(Cpu, const SgdUpdates& k);
+void run(Cuda, const SgdUpdates& k);
+
+struct AdamUpdates {
+  static constexpr std::string_view name = "adam_updates";
+  std::span<const AdamUpdate> updates;
+  Out out = updates.front().out;
+};
+void validate(const AdamUpdates& k);
+Cost cost(const AdamUpdates& k);
+void run(Cpu, const AdamUpdates& k);
+void run(Cuda, const AdamUpdates& k);
 
 // out = 0.
 struct ZeroInPlace {

@@ -222,16 +222,26 @@ void update(const K& k) {
   });
 }
 
+bool is_shut(const OptionalIn& guard) { return guard.has_bytes() && !std::isfinite(*guard.data<double>()); }
+
 }  // namespace
 
 void run(Cpu, const SgdUpdate& k) {
-  if (!k.out.has_bytes()) return;
+  if (!k.out.has_bytes() || is_shut(k.guard)) return;
   k.momentum_buffer.defined() ? update<true>(k) : update<false>(k);
 }
 
 void run(Cpu, const AdamUpdate& k) {
-  if (!k.out.has_bytes()) return;
+  if (!k.out.has_bytes() || is_shut(k.guard)) return;
   k.is_decoupled ? update<true>(k) : update<false>(k);
+}
+
+void run(Cpu, const SgdUpdates& k) {
+  for (const SgdUpdate& update : k.updates) run(Cpu{}, update);
+}
+
+void run(Cpu, const AdamUpdates& k) {
+  for (const AdamUpdate& update : k.updates) run(Cpu{}, update);
 }
 
 void run(Cpu, const ZeroInPlace& k) {

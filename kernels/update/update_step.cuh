@@ -24,6 +24,7 @@ struct SgdStep {
   T scale, decay, momentum, minus_lr;
   bool nesterov, has_momentum;
 
+  SgdStep() = default;
   explicit SgdStep(const SgdUpdate& k)
       : scale(T(k.grad_scale)),
         decay(T(k.weight_decay)),
@@ -50,6 +51,7 @@ struct AdamStep {
   T scale, decay, beta1, beta2, rest1, rest2, square_scale, eps, minus_step;
   bool is_decoupled;
 
+  AdamStep() = default;
   explicit AdamStep(const AdamUpdate& k)
       : scale(T(k.grad_scale)),
         decay(T(k.is_decoupled ? 1 - k.lr * k.weight_decay : k.weight_decay)),

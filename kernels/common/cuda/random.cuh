@@ -15,6 +15,7 @@ struct RandomBlock {
 struct RandomStream {
   std::uint32_t key0, key1, counter1, counter2, counter3;
 
+  RandomStream() = default;
   explicit RandomStream(const RandomKey& key) : key0(std::uint32_t(key.seed)), key1(std::uint32_t(key.seed >> 32)) {
     const auto counter = key.counter(0);
     counter1 = counter[1], counter2 = counter[2], counter3 = counter[3];

@@ -120,3 +120,20 @@ TEST_CASE("squared_norm: double accumulation, without overflow and without threa
   const Tensor big = random_tensor({123457}, DType::f32, 4);
   CHECK(same_on_all_threads([&] { return std::vector<Tensor>{norm(big)}; }));
 }
+
+TEST_CASE("squared_norms: the bits of each alone; a guard becomes NaN with the first norm that is not finite") {
+  const std::vector<Tensor> tensors{random_tensor({20000}, DType::f32, 1), random_tensor({0}, DType::bf16, 2), random_tensor({31}, DType::f64, 3),
+                                    full({5}, HUGE_VAL, DType::f16), random_tensor({9000}, DType::f16, 4)};
+  const std::vector<In> x(tensors.begin(), tensors.end());
+  CHECK(squared_norms_scratch_numel(x, DeviceKind::cpu) == 3);
+  CHECK(squared_norms_scratch_numel(x, DeviceKind::cuda) == 3 + 1 + 1 + 1 + 2);
+  const Tensor out = full({5}, -1, DType::f64), guard = zeros({1}, DType::f64);
+  launch(SquaredNorms{.x = x, .out = out, .scratch = empty({3}, DType::f64)});
+  const std::vector<double> values = out.to_vector<double>();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor alone = empty({1}, DType::f64);
+    launch(SquaredNorm{.x = tensors[i], .out = alone, .scratch = empty({squared_norm_scratch_numel(tensors[i].numel())}, DType::f64), .guard = guard});
+    CHECK(alone.item() == values[i]);
+    CHECK((guard.item() == 0) == (i < 3));
+  }
+}

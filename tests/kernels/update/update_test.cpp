@@ -214,3 +214,43 @@ TEST_CASE("update kernels: misaligned tensors, nothing written outside") {
     }
   }
 }
+
+TEST_CASE("updates of many parameters: what each does alone; a guard that is not finite keeps them back") {
+  for (const double guard : {0.0, 1.0, std::nan(""), HUGE_VAL}) {
+    std::vector<Tensor> together, alone;
+    for (auto* p : {&together, &alone})
+      for (std::int64_t n : {3, 0, 700}) p->push_back(random_tensor({n}, n == 3 ? DType::f64 : DType::f32, 1));
+    const Tensor guard_value = full({1}, guard, DType::f64);
+    std::vector<Tensor> grads;  // kernels own nothing
+    const auto update_of = [&](const Tensor& p) {
+      grads.push_back(full(p.shape(), 2, p.dtype()));
+      return SgdUpdate{.grad = grads.back(), .lr = 0.1 * double(1 + p.numel()), .weight_decay = 0.5, .momentum = 0,
+                       .grad_scale = 1, .nesterov = false, .out = p, .momentum_buffer = {}, .guard = guard_value};
+    };
+    const std::vector<Tensor> before{random_tensor({3}, DType::f64, 1), zeros({0}, DType::f32), random_tensor({700}, DType::f32, 1)};
+    const std::vector<SgdUpdate> updates{update_of(together[0]), update_of(together[1]), update_of(together[2])};
+    launch(SgdUpdates{.updates = updates});
+    for (const Tensor& p : alone) launch(update_of(p));
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      CHECK(together[i].to_vector<double>() == alone[i].to_vector<double>());
+      CHECK((together[i].to_vector<double>() == before[i].to_vector<double>()) == (!std::isfinite(guard) || i == 1));
+    }
+    const Cost all = cost(SgdUpdates{.updates = updates}), first = cost(updates[0]), last = cost(updates[2]);
+    CHECK(all.flops == first.flops + last.flops);
+    CHECK(all.bytes == first.bytes + last.bytes);
+  }
+}
+
+TEST_CASE("updates of many parameters: each is validated before the first takes place") {
+  const Tensor good = full({2}, 1, DType::f32), bad = full({3}, 1, DType::f32), grad = full({2}, 1, DType::f32);
+  std::vector<Tensor> keep;  // kernels own nothing
+  const auto update_of = [&](const Tensor& p) {
+    const Tensor mean = zeros(p.shape(), DType::f32), square = zeros(p.shape(), DType::f32);
+    keep.insert(keep.end(), {mean, square});
+    return AdamUpdate{.grad = grad, .lr = 1, .beta1 = 0.9, .beta2 = 0.9, .eps = 1, .weight_decay = 0, .grad_scale = 1, .is_decoupled = false,
+                      .step = 1, .out = p, .mean = mean, .square = square};
+  };
+  const std::vector<AdamUpdate> updates{update_of(good), update_of(bad)};
+  CHECK_THROWS_WITH(launch(AdamUpdates{.updates = updates}), Catch::Contains("grad must be [3], got [2]"));
+  CHECK(good.to_vector<float>() == std::vector<float>{1, 1});
+}
