@@ -33,7 +33,13 @@ constexpr std::string_view kHelp =
 
 constexpr int kDefaultPort = 29500;
 
-int port_number(const std::string& name, const std::string& text) { return int(count_of(name, text, "a port", 65535)); }
+int port_number(const std::string& name, const std::string& text) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  check(error == std::errc{} && end == text.data() + text.size() && port >= 1 && port <= 65535, name, ": expected a port from 1 to 65535, got '",
+        text, "'");
+  return port;
+}
 
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;

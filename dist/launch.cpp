@@ -204,7 +204,7 @@ int Launcher::finish() const {
   const Rank* first = failed_[0];
   for (const Rank* rank : failed_)
     if (code_of(*first) == kRankLost && code_of(*rank) != kRankLost) first = rank;
-  if (failed_.size() > 1) write_all(STDERR_FILENO, concat("refrain launch: ", how(*first), "; the others followed\n"));
+  if (failed_.size() > 1) write_all(STDERR_FILENO, concat("refrain launch: ", how(*first), ", the first of ", failed_.size(), " that failed\n"));
   return code_of(*first);
 }
 

@@ -1,5 +1,6 @@
 // What ranks do in tests that need processes: REFRAIN_TEST_BODY names it, and which rank has a part of its own in it.
 #include <refrain/dist/join_group.h>
+#include <refrain/dist/launch.h>
 #include <refrain/tests/support/catch.h>
 
 #include <signal.h>
@@ -20,6 +21,7 @@ std::string variable(const char* name) {
 
 // Renamed when whole, so that who waits for it reads all of it.
 void write_pid(int rank) {
+  if (variable("REFRAIN_TEST_DIRECTORY").empty()) return;
   const std::string path = variable("REFRAIN_TEST_DIRECTORY") + "/pid" + std::to_string(rank);
   std::ofstream(path + ".part") << getpid() << "\n";
   std::rename((path + ".part").c_str(), path.c_str());
@@ -92,6 +94,15 @@ TEST_CASE("rank body", "[.]") {
   const int code = run_body();
   std::fflush(stdout);
   _exit(code);
+}
+
+// For kills.sh: a launcher of four ranks that do collectives for ever.
+TEST_CASE("rank launcher", "[.]") {
+  LaunchOptions options;
+  options.num_ranks = 4;
+  options.command = {"/proc/self/exe", "rank body"};
+  setenv("REFRAIN_TEST_BODY", "endless", 1);
+  _exit(launch(options));
 }
 
 }  // namespace refrain
