@@ -28,7 +28,8 @@ constexpr std::string_view kHelp =
     "  --node-rank K       which of them this is, from 0 [the one that has this machine's name]\n"
     "  --master ADDR:PORT  where rank 0 waits [the first host, port 29500]\n"
     "\n"
-    "Lines of output are labelled [rank 2]. When a rank fails the others have 5 s to end, and are then ended. The exit code is 0\n"
+    "Lines of output are labelled [rank 2]. When a rank fails the others have 5 s to end, and are then ended. The exit code is "
+    "0\n"
     "when all ranks end so, else the code of the first that failed (128 + the signal, for one that a signal ended).\n";
 
 constexpr int kDefaultPort = 29500;
@@ -36,8 +37,8 @@ constexpr int kDefaultPort = 29500;
 int port_number(const std::string& name, const std::string& text) {
   int port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  check(error == std::errc{} && end == text.data() + text.size() && port >= 1 && port <= 65535, name, ": expected a port from 1 to 65535, got '",
-        text, "'");
+  check(error == std::errc{} && end == text.data() + text.size() && port >= 1 && port <= 65535, name,
+        ": expected a port from 1 to 65535, got '", text, "'");
   return port;
 }
 
@@ -70,7 +71,8 @@ int launch_command(const std::vector<std::string>& arguments) {
   std::vector<std::string> hosts;
   int node = -1;
   std::string master;
-  if (const char* port = std::getenv("MASTER_PORT"); port != nullptr && *port != '\0') options.master_port = port_number("MASTER_PORT", port);
+  if (const char* port = std::getenv("MASTER_PORT"); port != nullptr && *port != '\0')
+    options.master_port = port_number("MASTER_PORT", port);
   if (const char* token = std::getenv("REFRAIN_TOKEN")) options.token = token;
   for (FlagReader reader(own); reader.next();) {
     const std::string& flag = reader.flag();
@@ -78,11 +80,16 @@ int launch_command(const std::vector<std::string>& arguments) {
       std::cout << kHelp;
       return kDone;
     }
-    if (flag == "-n") options.num_ranks = int(count_of(flag, reader.value(), "ranks", 1024));
-    else if (flag == "--threads") options.threads = int(count_of(flag, reader.value(), "threads", 1024));
-    else if (flag == "--master-port") options.master_port = port_number(flag, reader.value());
-    else if (flag == "--hosts") hosts = split(reader.value());
-    else if (flag == "--master") master = reader.value();
+    if (flag == "-n")
+      options.num_ranks = int(count_of(flag, reader.value(), "ranks", 1024));
+    else if (flag == "--threads")
+      options.threads = int(count_of(flag, reader.value(), "threads", 1024));
+    else if (flag == "--master-port")
+      options.master_port = port_number(flag, reader.value());
+    else if (flag == "--hosts")
+      hosts = split(reader.value());
+    else if (flag == "--master")
+      master = reader.value();
     else if (flag == "--node-rank") {
       const std::string text = reader.value();
       node = text == "0" ? 0 : int(count_of(flag, text, "a machine, counted from 0,", 1023));
@@ -90,13 +97,15 @@ int launch_command(const std::vector<std::string>& arguments) {
       fail("unexpected argument '", reader.argument(), "'; the command to run stands behind --");
   }
   check(options.num_ranks > 0, "-n: how many ranks? such as refrain launch -n 2 -- train CONFIG.toml");
-  check(separator != arguments.end() && separator + 1 != arguments.end(), "expected -- and a command behind it, such as -- train CONFIG.toml");
+  check(separator != arguments.end() && separator + 1 != arguments.end(),
+        "expected -- and a command behind it, such as -- train CONFIG.toml");
   check(!hosts.empty() || (node < 0 && master.empty()), "--node-rank and --master go with --hosts");
   if (!hosts.empty()) {
     options.num_nodes = int(hosts.size());
     check(options.num_nodes * options.num_ranks <= 1024, "at most 1024 ranks, got ", options.num_nodes, " x ", options.num_ranks);
     options.node = node >= 0 ? node : own_index(hosts);
-    check(options.node < options.num_nodes, "--node-rank: ", options.node, ", but there are ", options.num_nodes, " hosts, counted from 0");
+    check(options.node < options.num_nodes, "--node-rank: ", options.node, ", but there are ", options.num_nodes,
+          " hosts, counted from 0");
     options.master_addr = hosts[0];
     if (options.master_port == 0) options.master_port = kDefaultPort;
     if (!master.empty()) {

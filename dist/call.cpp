@@ -26,7 +26,8 @@ std::string Call::text() const {
   if (kind == CallKind::send) text += concat(" to rank ", peer, " with tag ", tag);
   if (kind == CallKind::receive) text += concat(" from rank ", peer, " with tag ", tag);
   const bool is_pieced = kind == CallKind::reduce_scatter || kind == CallKind::all_gather;
-  return text + concat(" of ", is_pieced ? std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) : in.numel(), " ", dtype());
+  return text +
+         concat(" of ", is_pieced ? std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) : in.numel(), " ", dtype());
 }
 
 std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& counts) {
@@ -66,7 +67,8 @@ std::int64_t sent_bytes(const Call& call, int rank, int world_size) {
     case CallKind::all_gather: return others * whole;
     case CallKind::broadcast: return std::int64_t(tree_place(rank, call.peer, world_size).to.size()) * whole;
     case CallKind::send: return whole;
-    case CallKind::receive: case CallKind::barrier: return 0;
+    case CallKind::receive:
+    case CallKind::barrier: return 0;
   }
   return 0;
 }

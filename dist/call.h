@@ -12,7 +12,7 @@ std::string_view name_of(CallKind kind);
 
 struct Call {
   CallKind kind;
-  Tensor in = {}, out = {};  // one tensor for what works in place
+  Tensor in = {}, out = {};               // one tensor for what works in place
   std::vector<std::int64_t> counts = {};  // elements per rank, of what is cut into pieces
   ReduceOp op = ReduceOp::sum;
   int peer = 0, tag = 0;  // peer: root, receiver or sender

@@ -68,12 +68,13 @@ Place place_from_environment() {
 
   place.world_size = number(names->world_size, *variable(names->world_size), 1, kMostRanks);
   place.rank = number(names->rank, *variable(names->rank), 0, kMostRanks - 1);
-  check<RendezvousError>(place.rank < place.world_size, names->rank, " is ", place.rank, ", but ", names->world_size, " is ", place.world_size,
-                         ": ranks go from 0 to ", place.world_size - 1);
+  check<RendezvousError>(place.rank < place.world_size, names->rank, " is ", place.rank, ", but ", names->world_size, " is ",
+                         place.world_size, ": ranks go from 0 to ", place.world_size - 1);
   const auto local_size = variable(names->local_world_size);
   // Slurm writes 2(x3) for three machines of two.
-  place.local_world_size = local_size ? number(names->local_world_size, local_size->substr(0, local_size->find_first_of("(,")), 1, kMostRanks)
-                                      : place.world_size;
+  place.local_world_size =
+      local_size ? number(names->local_world_size, local_size->substr(0, local_size->find_first_of("(,")), 1, kMostRanks)
+                 : place.world_size;
   const auto local_rank = variable(names->local_rank);
   place.local_rank = local_rank ? number(names->local_rank, *local_rank, 0, kMostRanks - 1) : place.rank % place.local_world_size;
   if (place.world_size == 1) return place;
@@ -84,7 +85,8 @@ Place place_from_environment() {
   if (address) place.master_addr = *address;
   if (const auto port = variable("MASTER_PORT")) place.master_port = number("MASTER_PORT", *port, 1, 65535);
   if (const auto token = variable("REFRAIN_TOKEN")) place.token = *token;
-  if (const auto fd = variable("REFRAIN_STORE_FD"); fd && place.rank == 0) place.store_fd = number("REFRAIN_STORE_FD", *fd, 3, 1 << 20);
+  if (const auto fd = variable("REFRAIN_STORE_FD"); fd && place.rank == 0)
+    place.store_fd = number("REFRAIN_STORE_FD", *fd, 3, 1 << 20);
   return place;
 }
 

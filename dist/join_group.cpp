@@ -4,7 +4,8 @@
 namespace refrain {
 
 std::unique_ptr<ProcessGroup> join_group(const Place& place, const Device& device, const GroupOptions& options) {
-  check<RendezvousError>(place.rank >= 0 && place.rank < place.world_size, "there is no rank ", place.rank, " in a world of ", place.world_size);
+  check<RendezvousError>(place.rank >= 0 && place.rank < place.world_size, "there is no rank ", place.rank, " in a world of ",
+                         place.world_size);
   if (place.world_size == 1) return single_group(device);
   check(device.kind() == DeviceKind::cpu, "more than one rank: only CPU devices have a process group yet, got ", device);
 #ifdef REFRAIN_HAS_GLOO

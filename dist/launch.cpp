@@ -77,21 +77,22 @@ void pass_on(Output& output, int rank) {
 }
 
 // The environment of a rank, made before fork(): afterwards nothing may be allocated.
-std::vector<std::string> environment_of(const LaunchOptions& options, int local_rank, int port, const std::string& token, int store_fd) {
-  std::vector<std::pair<std::string, std::string>> ours{
-      {"RANK", concat(options.node * options.num_ranks + local_rank)},
-      {"WORLD_SIZE", concat(options.num_nodes * options.num_ranks)},
-      {"LOCAL_RANK", concat(local_rank)},
-      {"LOCAL_WORLD_SIZE", concat(options.num_ranks)},
-      {"MASTER_ADDR", options.master_addr},
-      {"MASTER_PORT", concat(port)},
-      {"REFRAIN_TOKEN", token}};
+std::vector<std::string> environment_of(const LaunchOptions& options, int local_rank, int port, const std::string& token,
+                                        int store_fd) {
+  std::vector<std::pair<std::string, std::string>> ours{{"RANK", concat(options.node * options.num_ranks + local_rank)},
+                                                        {"WORLD_SIZE", concat(options.num_nodes * options.num_ranks)},
+                                                        {"LOCAL_RANK", concat(local_rank)},
+                                                        {"LOCAL_WORLD_SIZE", concat(options.num_ranks)},
+                                                        {"MASTER_ADDR", options.master_addr},
+                                                        {"MASTER_PORT", concat(port)},
+                                                        {"REFRAIN_TOKEN", token}};
   if (store_fd >= 0) ours.emplace_back("REFRAIN_STORE_FD", concat(store_fd));
   if (options.threads > 0 || std::getenv("REFRAIN_NUM_THREADS") == nullptr) {
     cpu_set_t set;
     CPU_ZERO(&set);
     const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    ours.emplace_back("REFRAIN_NUM_THREADS", concat(options.threads > 0 ? options.threads : std::max(1, cores / options.num_ranks)));
+    ours.emplace_back("REFRAIN_NUM_THREADS",
+                      concat(options.threads > 0 ? options.threads : std::max(1, cores / options.num_ranks)));
   }
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -115,20 +116,23 @@ class Launcher {
   void signal_all(int number);
   int finish() const;
   std::string how(const Rank& rank) const;
-  static int code_of(const Rank& rank) { return WIFEXITED(*rank.status) ? WEXITSTATUS(*rank.status) : 128 + WTERMSIG(*rank.status); }
+  static int code_of(const Rank& rank) {
+    return WIFEXITED(*rank.status) ? WEXITSTATUS(*rank.status) : 128 + WTERMSIG(*rank.status);
+  }
 
   const LaunchOptions options_;
   const std::string host_;
   std::vector<Rank> ranks_;
   Socket signals_;
   sigset_t old_mask_{};
-  std::vector<const Rank*> failed_;  // in the order in which they ended
+  std::vector<const Rank*> failed_;            // in the order in which they ended
   std::optional<Clock::time_point> deadline_;  // of those that are left
   int num_warnings_ = 0;                       // signals this process has sent them for it
 };
 
 void Launcher::start(int local_rank, int port, const std::string& token, Socket* store) {
-  const std::vector<std::string> environment = environment_of(options_, local_rank, port, token, store == nullptr ? -1 : store->fd());
+  const std::vector<std::string> environment =
+      environment_of(options_, local_rank, port, token, store == nullptr ? -1 : store->fd());
   std::vector<char*> variables, arguments;
   for (const std::string& entry : environment) variables.push_back(const_cast<char*>(entry.c_str()));
   for (const std::string& argument : options_.command) arguments.push_back(const_cast<char*>(argument.c_str()));
@@ -204,7 +208,8 @@ int Launcher::finish() const {
   const Rank* first = failed_[0];
   for (const Rank* rank : failed_)
     if (code_of(*first) == kRankLost && code_of(*rank) != kRankLost) first = rank;
-  if (failed_.size() > 1) write_all(STDERR_FILENO, concat("refrain launch: ", how(*first), ", the first of ", failed_.size(), " that failed\n"));
+  if (failed_.size() > 1)
+    write_all(STDERR_FILENO, concat("refrain launch: ", how(*first), ", the first of ", failed_.size(), " that failed\n"));
   return code_of(*first);
 }
 
@@ -223,7 +228,8 @@ int Launcher::run() {
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, number);
   sigprocmask(SIG_BLOCK, &mask, &old_mask_);
   signals_ = Socket(signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK));
-  struct sigaction ignore {}, old_pipe {};
+  struct sigaction ignore {
+  }, old_pipe{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, &old_pipe);
   ranks_.reserve(std::size_t(options_.num_ranks));  // failed_ points into it
@@ -267,8 +273,8 @@ int Launcher::run() {
 
 int launch(const LaunchOptions& options) {
   check(!options.command.empty(), "launch: no command");
-  check(options.num_ranks >= 1 && options.num_nodes >= 1 && options.node >= 0 && options.node < options.num_nodes, "launch: ", options.num_ranks,
-        " ranks on machine ", options.node, " of ", options.num_nodes);
+  check(options.num_ranks >= 1 && options.num_nodes >= 1 && options.node >= 0 && options.node < options.num_nodes,
+        "launch: ", options.num_ranks, " ranks on machine ", options.node, " of ", options.num_nodes);
   check<RendezvousError>(options.num_nodes == 1 || (options.master_port > 0 && !options.token.empty()),
                          "launch on several machines: a port and a token (REFRAIN_TOKEN) that all of them are given");
   return Launcher(options).run();

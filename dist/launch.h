@@ -8,12 +8,12 @@
 namespace refrain {
 
 struct LaunchOptions {
-  int num_ranks = 1;               // on this machine
-  int num_nodes = 1, node = 0;     // machines, and which one this is: its ranks are node * num_ranks and the following
+  int num_ranks = 1;            // on this machine
+  int num_nodes = 1, node = 0;  // machines, and which one this is: its ranks are node * num_ranks and the following
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;             // 0: a free one, on one machine
-  std::string token = {};          // empty: a random one, on one machine
-  int threads = 0;                 // a rank's; 0: REFRAIN_NUM_THREADS, else cores divided by ranks
+  int master_port = 0;                    // 0: a free one, on one machine
+  std::string token = {};                 // empty: a random one, on one machine
+  int threads = 0;                        // a rank's; 0: REFRAIN_NUM_THREADS, else cores divided by ranks
   std::vector<std::string> command = {};  // program and its arguments
   // What the others have to end by themselves once one has failed, and after SIGTERM before SIGKILL.
   std::chrono::milliseconds grace{5000}, term_grace{3000};

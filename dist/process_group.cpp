@@ -24,7 +24,8 @@ void Work::wait() {
   pending->wait();
 }
 
-ProcessGroup::ProcessGroup(const Device& device, int rank, int world_size) : device_(device), rank_(rank), world_size_(world_size) {
+ProcessGroup::ProcessGroup(const Device& device, int rank, int world_size)
+    : device_(device), rank_(rank), world_size_(world_size) {
   check(world_size >= 1 && rank >= 0 && rank < world_size, "process group: rank ", rank, " of a world of ", world_size);
 }
 

@@ -15,11 +15,16 @@ constexpr std::int64_t kBlock = 2048;  // sums of a block stay in the first cach
 // Integers wrap without undefined behaviour.
 template <class T>
 auto wide_type() {
-  if constexpr (is_half<T>) return float{};
-  else if constexpr (std::is_same_v<T, std::int64_t>) return std::uint64_t{};
-  else if constexpr (std::is_same_v<T, std::int32_t>) return std::uint32_t{};
-  else if constexpr (std::is_same_v<T, bool>) return std::uint8_t{};
-  else return T{};
+  if constexpr (is_half<T>)
+    return float{};
+  else if constexpr (std::is_same_v<T, std::int64_t>)
+    return std::uint64_t{};
+  else if constexpr (std::is_same_v<T, std::int32_t>)
+    return std::uint32_t{};
+  else if constexpr (std::is_same_v<T, bool>)
+    return std::uint8_t{};
+  else
+    return T{};
 }
 template <class T>
 using Sum = decltype(wide_type<T>());

@@ -45,7 +45,9 @@ void reduce_by_pieces(const Station& at, const Call& call, bool gather) {
   const auto length = [&](int r, std::int64_t round) {  // of rank r's piece in this round
     return std::clamp<std::int64_t>(call.counts[std::size_t(r)] - round * rounds.elements, 0, rounds.elements);
   };
-  const auto place = [&](int r, std::int64_t round) { return whole + (offsets[std::size_t(r)] + round * rounds.elements) * size; };
+  const auto place = [&](int r, std::int64_t round) {
+    return whole + (offsets[std::size_t(r)] + round * rounds.elements) * size;
+  };
   const auto slot_place = [&](int r, std::int64_t round) {
     const std::int64_t index = (round % rounds.num_slots) * (at.world_size - 1) + (r < at.rank ? r : r - 1);
     return call.scratch.address() + index * rounds.elements * size;
@@ -59,9 +61,11 @@ void reduce_by_pieces(const Station& at, const Call& call, bool gather) {
     Round started;
     for (int r = 0; r < at.world_size; ++r)
       if (r != at.rank)
-        started.receives.push_back(at.mesh.receive(r, slot(round, 0), slot_place(r, round), std::size_t(length(at.rank, round) * size)));
+        started.receives.push_back(
+            at.mesh.receive(r, slot(round, 0), slot_place(r, round), std::size_t(length(at.rank, round) * size)));
     for (int r = 0; r < at.world_size; ++r)
-      if (r != at.rank) started.sends.push_back(at.mesh.send(r, slot(round, 0), place(r, round), std::size_t(length(r, round) * size)));
+      if (r != at.rank)
+        started.sends.push_back(at.mesh.send(r, slot(round, 0), place(r, round), std::size_t(length(r, round) * size)));
     return started;
   };
 
@@ -78,7 +82,8 @@ void reduce_by_pieces(const Station& at, const Call& call, bool gather) {
     wait_all(current.sends);  // their places may be written now
     if (gather) {
       for (int r = 0; r < at.world_size; ++r)
-        if (r != at.rank) gathering.push_back(at.mesh.receive(r, slot(round, 1), place(r, round), std::size_t(length(r, round) * size)));
+        if (r != at.rank)
+          gathering.push_back(at.mesh.receive(r, slot(round, 1), place(r, round), std::size_t(length(r, round) * size)));
       for (int r = 0; r < at.world_size; ++r)
         if (r != at.rank) gathering.push_back(at.mesh.send(r, slot(round, 1), place(at.rank, round), std::size_t(own * size)));
     }
@@ -95,7 +100,8 @@ void all_gather(const Station& at, const Call& call) {
   std::vector<Transfer> transfers;
   for (int r = 0; r < at.world_size; ++r)
     if (r != at.rank)
-      transfers.push_back(at.mesh.receive(r, at.slot, whole + offsets[std::size_t(r)] * size, std::size_t(call.counts[std::size_t(r)] * size)));
+      transfers.push_back(
+          at.mesh.receive(r, at.slot, whole + offsets[std::size_t(r)] * size, std::size_t(call.counts[std::size_t(r)] * size)));
   for (int r = 0; r < at.world_size; ++r)
     if (r != at.rank) transfers.push_back(at.mesh.send(r, at.slot, call.in.address(), own_bytes));
   if (own_bytes > 0 && own != call.in.address()) std::memcpy(own, call.in.address(), own_bytes);
@@ -135,7 +141,8 @@ void run_collective(const Station& at, const Call& call) {
     case CallKind::all_gather: return all_gather(at, call);
     case CallKind::broadcast: return broadcast(at, call);
     case CallKind::barrier: return barrier(at);
-    case CallKind::send: case CallKind::receive: fail<InternalError>("not a collective");
+    case CallKind::send:
+    case CallKind::receive: fail<InternalError>("not a collective");
   }
 }
 

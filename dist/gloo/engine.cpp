@@ -40,7 +40,8 @@ std::uint64_t collective_slot(const Call& call, std::uint64_t number) {
   return (number & 0xfffff) << 40 | (hash_of(signature(call)) & 0xffffffff) << 8;
 }
 std::uint64_t message_slot(const Call& call) {
-  return std::uint64_t(2) << 60 | std::uint64_t(std::uint32_t(call.tag)) << 28 | (hash_of(concat(call.in.numel(), call.dtype())) & 0xfffffff);
+  return std::uint64_t(2) << 60 | std::uint64_t(std::uint32_t(call.tag)) << 28 |
+         (hash_of(concat(call.in.numel(), call.dtype())) & 0xfffffff);
 }
 constexpr std::uint64_t kCompareSlot = std::uint64_t(1) << 60;
 
@@ -48,7 +49,8 @@ constexpr std::uint64_t kCompareSlot = std::uint64_t(1) << 60;
 Socket store_listener(const Place& place) {
   int is_listening = 0;
   socklen_t length = sizeof is_listening;
-  if (place.store_fd >= 0 && getsockopt(place.store_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &length) == 0 && is_listening != 0) {
+  if (place.store_fd >= 0 && getsockopt(place.store_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &length) == 0 &&
+      is_listening != 0) {
     Socket socket(place.store_fd);
     if (port_of(socket) == place.master_port) return socket;
     socket.release();
@@ -59,8 +61,8 @@ Socket store_listener(const Place& place) {
 }  // namespace
 
 Engine::Engine(const Place& place, const GroupOptions& options) : place_(place), options_(options), host_(host_name()) {
-  check<RendezvousError>(!place.token.empty() || is_loopback(place.master_addr), "REFRAIN_TOKEN is not set: on ", place.master_addr,
-                         ", which other machines reach, the ranks must share a secret");
+  check<RendezvousError>(!place.token.empty() || is_loopback(place.master_addr), "REFRAIN_TOKEN is not set: on ",
+                         place.master_addr, ", which other machines reach, the ranks must share a secret");
   if (place.rank == 0) server_ = std::make_unique<StoreServer>(store_listener(place), place.world_size, place.token, options);
   store_ = std::make_unique<StoreMember>(place, options);
   mesh_ = std::make_unique<Mesh>(*store_, place.rank, place.world_size, options);
@@ -114,7 +116,8 @@ void Engine::wait(Operation& operation) {
 bool Engine::is_done(const Operation& operation) const {
   const std::lock_guard lock(mutex_);
   // Gloo does not tell of a message without waiting for it.
-  return operation.is_done && (operation.error || (operation.call.kind != CallKind::send && operation.call.kind != CallKind::receive));
+  return operation.is_done &&
+         (operation.error || (operation.call.kind != CallKind::send && operation.call.kind != CallKind::receive));
 }
 
 void Engine::run() {
@@ -190,8 +193,9 @@ void Engine::compare(const Operation& operation) {
     };
     const bool is_same_text = std::memcmp(first.text.data(), other.text.data(), kText) == 0 && first.number == other.number;
     const std::lock_guard lock(mutex_);
-    mismatch_ = concat("the ranks' calls differ: ", named(0, first), ", ", named(r, other), is_same_text ? " in other pieces" : "", ", ",
-                       operation.step < 0 ? "before the first step" : concat("step ", operation.step));
+    mismatch_ =
+        concat("the ranks' calls differ: ", named(0, first), ", ", named(r, other), is_same_text ? " in other pieces" : "", ", ",
+               operation.step < 0 ? "before the first step" : concat("step ", operation.step));
     throw CallMismatch(mismatch_);
   }
 }
@@ -200,7 +204,8 @@ void Engine::explain(const TransferError& error, const std::string& operation, s
   check(store_ != nullptr, kEnded);
   const bool is_first = !store_->verdict();
   if (is_first && error.is_overdue)
-    store_->report_overdue(concat("waits in ", operation, " of step ", step, " for ", double(options_.collective_timeout.count()) / 1000, " s"));
+    store_->report_overdue(
+        concat("waits in ", operation, " of step ", step, " for ", double(options_.collective_timeout.count()) / 1000, " s"));
   // All survivors are to learn of it at once.
   mesh_->close();
   auto verdict = store_->wait_for_verdict(kVerdictTime);
@@ -213,8 +218,8 @@ void Engine::explain(const TransferError& error, const std::string& operation, s
 }
 
 void Engine::throw_lost(const Verdict& verdict, const std::string& operation, std::int64_t step) const {
-  RankLost lost(concat("rank ", verdict.rank, " (", verdict.host, ") is lost: ", verdict.why, "; rank ", place_.rank, " (", host_, ") was in ",
-                       operation, step < 0 ? ", before the first step" : concat(", step ", step)));
+  RankLost lost(concat("rank ", verdict.rank, " (", verdict.host, ") is lost: ", verdict.why, "; rank ", place_.rank, " (", host_,
+                       ") was in ", operation, step < 0 ? ", before the first step" : concat(", step ", step)));
   lost.rank = verdict.rank;
   lost.host = verdict.host;
   lost.step = step;

@@ -110,8 +110,9 @@ Mesh::Mesh(StoreMember& store, int rank, int world_size, const GroupOptions& opt
   } catch (const std::exception& error) {
     if (!store.verdict()) store.abort(concat("it could not connect to the others: ", error.what()));
     const auto verdict = store.wait_for_verdict(std::chrono::seconds(2));
-    RankLost lost(verdict ? concat("rank ", verdict->rank, " (", verdict->host, ") is lost: ", verdict->why, "; the group was being formed")
-                          : concat("the ranks could not be connected: ", error.what()));
+    RankLost lost(
+        verdict ? concat("rank ", verdict->rank, " (", verdict->host, ") is lost: ", verdict->why, "; the group was being formed")
+                : concat("the ranks could not be connected: ", error.what()));
     if (verdict) lost.rank = verdict->rank, lost.host = verdict->host;
     lost.operation = "rendezvous";
     throw lost;
@@ -124,7 +125,9 @@ Transfer Mesh::send(int to, std::uint64_t slot, const void* bytes, std::size_t c
   return start(to, slot, const_cast<void*>(bytes), count, true);
 }
 
-Transfer Mesh::receive(int from, std::uint64_t slot, void* bytes, std::size_t count) { return start(from, slot, bytes, count, false); }
+Transfer Mesh::receive(int from, std::uint64_t slot, void* bytes, std::size_t count) {
+  return start(from, slot, bytes, count, false);
+}
 
 Transfer Mesh::start(int peer, std::uint64_t slot, void* bytes, std::size_t count, bool is_send) {
   Transfer transfer;
@@ -136,8 +139,10 @@ Transfer Mesh::start(int peer, std::uint64_t slot, void* bytes, std::size_t coun
     impl_->active.insert(transfer.state_.get());
   }
   try {
-    if (is_send) transfer.state_->buffer->send(peer, slot);
-    else transfer.state_->buffer->recv(peer, slot);
+    if (is_send)
+      transfer.state_->buffer->send(peer, slot);
+    else
+      transfer.state_->buffer->recv(peer, slot);
   } catch (const std::exception& error) {
     throw TransferError(peer, false, error.what());
   }
@@ -163,8 +168,10 @@ void Mesh::close() {
   const std::lock_guard lock(impl_->mutex);
   if (std::exchange(impl_->is_closed, true)) return;
   for (Transfer::State* state : impl_->active) {
-    if (state->is_send) state->buffer->abortWaitSend();
-    else state->buffer->abortWaitRecv();
+    if (state->is_send)
+      state->buffer->abortWaitSend();
+    else
+      state->buffer->abortWaitRecv();
   }
   if (impl_->context) impl_->context->closeConnections();
 }

@@ -11,7 +11,8 @@ namespace refrain::detail {
 
 // A transfer failed. What the group makes of it names the rank that is to blame.
 struct TransferError : std::runtime_error {
-  TransferError(int other, bool timed_out, const std::string& text) : std::runtime_error(text), peer(other), is_overdue(timed_out) {}
+  TransferError(int other, bool timed_out, const std::string& text)
+      : std::runtime_error(text), peer(other), is_overdue(timed_out) {}
   int peer;
   bool is_overdue;
 };

@@ -29,7 +29,8 @@ struct Addresses {
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
     const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &first);
-    check<RendezvousError>(code == 0, "host '", host, "' (MASTER_ADDR) has no address: ", code == EAI_SYSTEM ? problem_of(errno) : gai_strerror(code));
+    check<RendezvousError>(code == 0, "host '", host,
+                           "' (MASTER_ADDR) has no address: ", code == EAI_SYSTEM ? problem_of(errno) : gai_strerror(code));
   }
   ~Addresses() { freeaddrinfo(first); }
   Addresses(const Addresses&) = delete;
@@ -84,9 +85,10 @@ std::string local_address(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   std::array<char, NI_MAXHOST> text{};
-  check<RendezvousError>(getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
-                             getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0,
-                         "a connection without an address");
+  check<RendezvousError>(
+      getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+          getnameinfo(reinterpret_cast<sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0,
+      "a connection without an address");
   return text.data();
 }
 
@@ -153,7 +155,8 @@ bool is_loopback(const std::string& host) {
   for (const addrinfo* address = addresses.first; address != nullptr; address = address->ai_next) {
     const bool is_local = address->ai_family == AF_INET
                               ? (ntohl(reinterpret_cast<sockaddr_in*>(address->ai_addr)->sin_addr.s_addr) >> 24) == 127
-                              : address->ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<sockaddr_in6*>(address->ai_addr)->sin6_addr);
+                              : address->ai_family == AF_INET6 &&
+                                    IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<sockaddr_in6*>(address->ai_addr)->sin6_addr);
     if (!is_local) return false;
   }
   return true;

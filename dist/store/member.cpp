@@ -18,7 +18,8 @@ constexpr std::size_t kMostReply = std::size_t(1) << 28;
 
 }  // namespace
 
-StoreMember::StoreMember(const Place& place, const GroupOptions& options) : place_(place), options_(options), reader_(kTextLimit * 4) {
+StoreMember::StoreMember(const Place& place, const GroupOptions& options)
+    : place_(place), options_(options), reader_(kTextLimit * 4) {
   const Clock::time_point deadline = Clock::now() + options.rendezvous_timeout;
   for (;;) {
     socket_ = connect_to(place.master_addr, place.master_port, deadline);
@@ -29,7 +30,8 @@ StoreMember::StoreMember(const Place& place, const GroupOptions& options) : plac
     } catch (const DataError&) {
       fail<RendezvousError>(place.master_addr, ":", place.master_port, " is not refrain's store");
     } catch (const Dropped&) {  // among many strangers: another try
-      check<RendezvousError>(Clock::now() < deadline, place.master_addr, ":", place.master_port, " closes the connection: is it refrain's store?");
+      check<RendezvousError>(Clock::now() < deadline, place.master_addr, ":", place.master_port,
+                             " closes the connection: is it refrain's store?");
       std::this_thread::sleep_for(milliseconds(50));
       reader_ = FrameReader(kTextLimit * 4);
       out_.clear();
@@ -59,9 +61,11 @@ StoreMember::~StoreMember() {
 void StoreMember::enter(const Place& place, Clock::time_point deadline) {
   const std::string where = concat(place.master_addr, ":", place.master_port);
   const Frame challenge = read_frame(reader_, deadline);
-  check<RendezvousError>(challenge.type == FrameType::challenge && challenge.payload.size() == kNonceBytes, where, " is not refrain's store");
+  check<RendezvousError>(challenge.type == FrameType::challenge && challenge.payload.size() == kNonceBytes, where,
+                         " is not refrain's store");
   const std::string nonce = random_bytes(kNonceBytes);
-  std::string hello = PayloadWriter().text(nonce).number(place.rank).number(place.world_size).number(getpid()).text(host_name()).bytes();
+  std::string hello =
+      PayloadWriter().text(nonce).number(place.rank).number(place.world_size).number(getpid()).text(host_name()).bytes();
   const Digest proof = hmac_sha256(place.token, client_proof_text(challenge.payload, hello));
   hello.append(reinterpret_cast<const char*>(proof.data()), proof.size());
   out_ = encode(FrameType::hello, hello);
@@ -77,7 +81,8 @@ void StoreMember::enter(const Place& place, Clock::time_point deadline) {
     server_proof = welcome.text(32);
   }
   const Digest expected = hmac_sha256(place.token, server_proof_text(challenge.payload, nonce, master_host_));
-  check<RendezvousError>(is_equal_in_constant_time(expected, server_proof), where, " does not hold the token (REFRAIN_TOKEN must be the same on all ranks)");
+  check<RendezvousError>(is_equal_in_constant_time(expected, server_proof), where,
+                         " does not hold the token (REFRAIN_TOKEN must be the same on all ranks)");
 }
 
 Frame StoreMember::read_frame(FrameReader& reader, Clock::time_point deadline) {
@@ -208,7 +213,8 @@ std::vector<std::string> StoreMember::exchange(std::string_view part) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return exchanged_ || verdict_; });
   if (exchanged_) return *std::exchange(exchanged_, {});
-  RankLost error(concat("rank ", verdict_->rank, " (", verdict_->host, ") is lost: ", verdict_->why, "; the group was being formed"));
+  RankLost error(
+      concat("rank ", verdict_->rank, " (", verdict_->host, ") is lost: ", verdict_->why, "; the group was being formed"));
   error.rank = verdict_->rank;
   error.host = verdict_->host;
   error.operation = "rendezvous";
@@ -249,7 +255,9 @@ void StoreMember::suspect(int rank, std::string_view why) {
 void StoreMember::report_overdue(std::string_view text) {
   post(FrameType::overdue, PayloadWriter().text(text.substr(0, kTextLimit / 2)).bytes());
 }
-void StoreMember::abort(std::string_view why) { post(FrameType::abort, PayloadWriter().text(why.substr(0, kTextLimit / 2)).bytes()); }
+void StoreMember::abort(std::string_view why) {
+  post(FrameType::abort, PayloadWriter().text(why.substr(0, kTextLimit / 2)).bytes());
+}
 
 bool StoreMember::leave(milliseconds patience) {
   {

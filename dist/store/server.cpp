@@ -28,10 +28,16 @@ std::string client_proof_text(std::string_view server_nonce, std::string_view he
 std::string server_proof_text(std::string_view server_nonce, std::string_view client_nonce, std::string_view host) {
   return concat("refrain server", server_nonce, client_nonce, host);
 }
-milliseconds beat_interval(const GroupOptions& options) { return std::clamp(options.heartbeat_timeout / 10, milliseconds(20), milliseconds(1000)); }
+milliseconds beat_interval(const GroupOptions& options) {
+  return std::clamp(options.heartbeat_timeout / 10, milliseconds(20), milliseconds(1000));
+}
 
 StoreServer::StoreServer(Socket listener, int world_size, std::string token, const GroupOptions& options)
-    : listener_(std::move(listener)), world_size_(world_size), token_(std::move(token)), options_(options), members_(std::size_t(world_size)) {
+    : listener_(std::move(listener)),
+      world_size_(world_size),
+      token_(std::move(token)),
+      options_(options),
+      members_(std::size_t(world_size)) {
   int ends[2];
   check<RendezvousError>(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "cannot make a pipe");
   wake_read_ = Socket(ends[0]);
@@ -73,7 +79,8 @@ void StoreServer::run() {
     watch(now);
     for (Connection& c : connections_) {
       if (c.is_closing && c.out.empty()) c.is_gone = true;
-      if (c.is_gone && c.rank >= 0 && members_[std::size_t(c.rank)].connection == &c) members_[std::size_t(c.rank)].connection = nullptr;
+      if (c.is_gone && c.rank >= 0 && members_[std::size_t(c.rank)].connection == &c)
+        members_[std::size_t(c.rank)].connection = nullptr;
     }
     connections_.remove_if([](const Connection& c) { return c.is_gone; });
   }
@@ -196,7 +203,8 @@ void StoreServer::take(Connection& connection, const Frame& frame) {
 
 void StoreServer::take_hello(Connection& connection, const std::string& payload) {
   check<DataError>(payload.size() > 32, "frame ends early");
-  const std::string_view body = std::string_view(payload).substr(0, payload.size() - 32), proof = std::string_view(payload).substr(body.size());
+  const std::string_view body = std::string_view(payload).substr(0, payload.size() - 32),
+                         proof = std::string_view(payload).substr(body.size());
   if (!is_equal_in_constant_time(hmac_sha256(token_, client_proof_text(connection.nonce, body)), proof))
     return refuse(connection, "the tokens differ (REFRAIN_TOKEN must be the same on all ranks)");
   PayloadReader reader(body);
@@ -205,7 +213,8 @@ void StoreServer::take_hello(Connection& connection, const std::string& payload)
   std::string host = reader.text(256);
   reader.done();
   if (world_size != world_size_) return refuse(connection, concat("this world has ", world_size_, " ranks, not ", world_size));
-  if (rank < 0 || rank >= world_size_) return refuse(connection, concat("there is no rank ", rank, " in a world of ", world_size_));
+  if (rank < 0 || rank >= world_size_)
+    return refuse(connection, concat("there is no rank ", rank, " in a world of ", world_size_));
   Member& member = members_[std::size_t(rank)];
   if (member.has_come) return refuse(connection, concat("rank ", rank, " is taken by process ", member.pid, " on ", member.host));
   if (is_over_) return refuse(connection, "the group has ended");
@@ -214,7 +223,8 @@ void StoreServer::take_hello(Connection& connection, const std::string& payload)
   ++num_come_;
   connection.rank = int(rank);
   connection.reader.set_limit(kPartLimit + 64);
-  send(connection, FrameType::welcome, PayloadWriter().text(host_).text({reinterpret_cast<const char*>(own.data()), own.size()}).bytes());
+  send(connection, FrameType::welcome,
+       PayloadWriter().text(host_).text({reinterpret_cast<const char*>(own.data()), own.size()}).bytes());
 }
 
 void StoreServer::finish_exchange() {
@@ -234,8 +244,8 @@ void StoreServer::take_overdue(int rank, const std::string& text) {
     if (r != rank && members_[std::size_t(r)].num_calls < members_[std::size_t(slowest)].num_calls) slowest = r;
   const Member& member = members_[std::size_t(slowest)];
   if (member.has_left) return judge(slowest, "it has left the group");
-  judge(slowest, concat("it has made ", member.num_calls, " calls, the last ", member.call.empty() ? "none" : member.call, " in step ", member.step,
-                        ", while ", who(rank), " ", text));
+  judge(slowest, concat("it has made ", member.num_calls, " calls, the last ", member.call.empty() ? "none" : member.call,
+                        " in step ", member.step, ", while ", who(rank), " ", text));
 }
 
 void StoreServer::watch(Clock::time_point now) {
@@ -259,7 +269,8 @@ void StoreServer::watch(Clock::time_point now) {
       if (first < 0) first = r;
       missing += concat(missing.empty() ? "" : ", ", r);
     }
-    judge(first, concat("of ", world_size_, " ranks these did not come within ", double(options_.rendezvous_timeout.count()) / 1000, " s: ", missing));
+    judge(first, concat("of ", world_size_, " ranks these did not come within ",
+                        double(options_.rendezvous_timeout.count()) / 1000, " s: ", missing));
   }
 }
 
@@ -271,8 +282,11 @@ std::string StoreServer::who(int rank) const {
 void StoreServer::judge(int rank, const std::string& why) {
   if (std::exchange(is_over_, true)) return;
   const Member& member = members_[std::size_t(rank)];
-  send_all(FrameType::verdict,
-           PayloadWriter().number(rank).text(member.host.empty() ? "unknown host" : member.host).text(why.substr(0, kTextLimit)).bytes());
+  send_all(FrameType::verdict, PayloadWriter()
+                                   .number(rank)
+                                   .text(member.host.empty() ? "unknown host" : member.host)
+                                   .text(why.substr(0, kTextLimit))
+                                   .bytes());
 }
 
 }  // namespace refrain::detail

@@ -11,11 +11,11 @@ namespace refrain {
 
 namespace {
 
-using testing::gloo_ranks;
-using testing::Launched;
-using testing::launch_ranks;
-using testing::ScratchDirectory;
 using std::chrono::milliseconds;
+using testing::gloo_ranks;
+using testing::launch_ranks;
+using testing::Launched;
+using testing::ScratchDirectory;
 
 // Sets a variable for the ranks that are started meanwhile.
 class Variable {
@@ -46,8 +46,8 @@ TEST_CASE("a killed rank, rank 0 or another: all survivors name it at once") {
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == odd_one) continue;
       INFO(run.err);
-      CHECK(has(run.err, concat("[rank ", rank, "] lost rank ", odd_one, " at step 3 in all_reduce(sum) of 1000 f32: rank ", odd_one, " (",
-                                detail::host_name(), ") is lost: its process ended")));
+      CHECK(has(run.err, concat("[rank ", rank, "] lost rank ", odd_one, " at step 3 in all_reduce(sum) of 1000 f32: rank ",
+                                odd_one, " (", detail::host_name(), ") is lost: its process ended")));
     }
     CHECK(run.seconds < 3.5);
   }
@@ -141,7 +141,9 @@ TEST_CASE("calls that differ in the first step, or in check mode, are an error t
     if (kind == 2) group.all_reduce(tensor(4, DType::f32), is_odd ? ReduceOp::sum : ReduceOp::max).wait();
     if (kind == 3 && is_odd) group.barrier();
     if (kind == 3 && !is_odd) group.broadcast(tensor(2, DType::f32), 0).wait();
-    if (kind == 4) group.reduce_scatter(tensor(3, DType::f32), tensor(counts[std::size_t(group.rank())], DType::f32), counts, ReduceOp::sum).wait();
+    if (kind == 4)
+      group.reduce_scatter(tensor(3, DType::f32), tensor(counts[std::size_t(group.rank())], DType::f32), counts, ReduceOp::sum)
+          .wait();
   };
   const char* named[] = {"rank 0's call 1 is all_reduce(sum) of 5 f32, rank 1's call 1 is all_reduce(sum) of 4 f32",
                          "of 4 f32, rank 1's call 1 is all_reduce(sum) of 4 i32", "rank 0's call 1 is all_reduce(max) of 4 f32",
@@ -165,19 +167,22 @@ TEST_CASE("calls that differ in the first step, or in check mode, are an error t
     options.check_every_call = check_every_call;
     options.collective_timeout = milliseconds(500);
     std::vector<std::string> heard(2);
-    gloo_ranks(2, [&](ProcessGroup& group) {
-      for (int step = 0; step < 3; ++step) {
-        group.set_step(step);
-        group.barrier();
-      }
-      try {
-        differ(group, 0);
-      } catch (const CallMismatch&) {
-        heard[std::size_t(group.rank())] = "mismatch";
-      } catch (const RankLost& error) {
-        heard[std::size_t(group.rank())] = has(error.what(), "for 0.5 s") ? "overdue" : error.what();
-      }
-    }, options);
+    gloo_ranks(
+        2,
+        [&](ProcessGroup& group) {
+          for (int step = 0; step < 3; ++step) {
+            group.set_step(step);
+            group.barrier();
+          }
+          try {
+            differ(group, 0);
+          } catch (const CallMismatch&) {
+            heard[std::size_t(group.rank())] = "mismatch";
+          } catch (const RankLost& error) {
+            heard[std::size_t(group.rank())] = has(error.what(), "for 0.5 s") ? "overdue" : error.what();
+          }
+        },
+        options);
     for (const std::string& text : heard) CHECK(text == (check_every_call ? "mismatch" : "overdue"));
   }
 }

@@ -25,9 +25,12 @@ Tensor make(const Device& device, DType dtype, std::int64_t count, int rank) {
   dispatch_all(dtype, [&]<class T>(T) {
     T* values = t.data<T>();
     for (std::int64_t i = 0; i < count; ++i) {
-      if constexpr (std::is_same_v<T, bool>) values[i] = (i + rank) % 3 == 0;
-      else if constexpr (std::is_integral_v<T>) values[i] = T(i * 7 + rank * 31);
-      else values[i] = T(float(value_of(rank, i)));
+      if constexpr (std::is_same_v<T, bool>)
+        values[i] = (i + rank) % 3 == 0;
+      else if constexpr (std::is_integral_v<T>)
+        values[i] = T(i * 7 + rank * 31);
+      else
+        values[i] = T(float(value_of(rank, i)));
     }
   });
   return t;
@@ -42,7 +45,8 @@ T expected(ReduceOp op, int world_size, const std::vector<Tensor>& of, std::int6
     return any;
   } else if constexpr (std::is_integral_v<T>) {
     T sum = of[0].data<T>()[i];
-    for (std::size_t r = 1; r < of.size(); ++r) sum = op == ReduceOp::max ? std::max(sum, of[r].data<T>()[i]) : T(sum + of[r].data<T>()[i]);
+    for (std::size_t r = 1; r < of.size(); ++r)
+      sum = op == ReduceOp::max ? std::max(sum, of[r].data<T>()[i]) : T(sum + of[r].data<T>()[i]);
     return sum;
   } else {
     using A = accumulator_t<T>;
@@ -92,7 +96,8 @@ TEST_CASE("all_reduce: the bits of one process that adds in rank order, for ever
   for (const int world_size : {2, 3, 4}) {
     Count wrong;
     gloo_ranks(world_size, [&](ProcessGroup& group) {
-      for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean})
+      for (const DType dtype :
+           {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean})
         for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
           if (!is_floating(dtype) && op == ReduceOp::mean) continue;
           if (dtype == DType::boolean && op == ReduceOp::sum) continue;
@@ -111,7 +116,8 @@ TEST_CASE("all_reduce: several rounds, in flight together, are waited for in any
   Count wrong;
   const std::int64_t count = 3'300'003;  // 13 MB: more than a slot
   gloo_ranks(3, [&](ProcessGroup& group) {
-    const Tensor large = make(group.device(), DType::f32, count, group.rank()), small = make(group.device(), DType::f32, 5, group.rank()),
+    const Tensor large = make(group.device(), DType::f32, count, group.rank()),
+                 small = make(group.device(), DType::f32, 5, group.rank()),
                  half = make(group.device(), DType::bf16, 600'000, group.rank());
     Work first = group.all_reduce(large, ReduceOp::sum), second = group.all_reduce(small, ReduceOp::mean),
          third = group.all_reduce(half, ReduceOp::mean);
@@ -191,7 +197,8 @@ TEST_CASE("broadcast, send, receive and barrier: every root, both directions at 
 TEST_CASE("scratch and bytes sent: what a planned group takes of an arena, the run's takes") {
   const auto program = [](ProcessGroup& group) {
     const Device& device = group.device();
-    const Tensor large = empty({3'000'001}, DType::f32, device), half = empty({700'000}, DType::f16, device), small = empty({9}, DType::f64, device);
+    const Tensor large = empty({3'000'001}, DType::f32, device), half = empty({700'000}, DType::f16, device),
+                 small = empty({9}, DType::f64, device);
     if (device.has_bytes())
       for (const Tensor& t : {large, half, small}) fill_values(t, 1);
     device.reset_peak();

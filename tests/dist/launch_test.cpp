@@ -13,8 +13,8 @@ namespace refrain {
 
 namespace {
 
-using testing::Launched;
 using testing::launch_ranks;
+using testing::Launched;
 using testing::ScratchDirectory;
 
 bool is_alive(pid_t pid) { return kill(pid, 0) == 0; }

@@ -46,7 +46,8 @@ int steps(int odd_one, int num_steps, void (*at_third)()) {
     }
     return 0;
   } catch (const RankLost& lost) {
-    std::fprintf(stderr, "lost rank %d at step %lld in %s: %s\n", lost.rank, static_cast<long long>(lost.step), lost.operation.c_str(), lost.what());
+    std::fprintf(stderr, "lost rank %d at step %lld in %s: %s\n", lost.rank, static_cast<long long>(lost.step),
+                 lost.operation.c_str(), lost.what());
     return 6;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "failed: %s\n", error.what());
@@ -61,8 +62,8 @@ int run_body() {
   body >> name >> odd_one >> value;
   const Place place = place_from_environment();
   if (name == "places") {
-    std::printf("place %d of %d, local %d of %d, threads %s\n", place.rank, place.world_size, place.local_rank, place.local_world_size,
-                variable("REFRAIN_NUM_THREADS").c_str());
+    std::printf("place %d of %d, local %d of %d, threads %s\n", place.rank, place.world_size, place.local_rank,
+                place.local_world_size, variable("REFRAIN_NUM_THREADS").c_str());
     std::fprintf(stderr, "without a newline");
     return 0;
   }

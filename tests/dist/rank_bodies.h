@@ -43,10 +43,12 @@ inline Launched wait_for_launcher(const ScratchDirectory& scratch, pid_t pid) {
   int status = 0;
   while (waitpid(pid, &status, 0) < 0) continue;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), seconds, read_text_file(scratch / "out"), read_text_file(scratch / "err")};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), seconds, read_text_file(scratch / "out"),
+          read_text_file(scratch / "err")};
 }
 
-inline Launched launch_ranks(const ScratchDirectory& scratch, int num_ranks, const std::string& body, const LaunchOptions& options = {}) {
+inline Launched launch_ranks(const ScratchDirectory& scratch, int num_ranks, const std::string& body,
+                             const LaunchOptions& options = {}) {
   return wait_for_launcher(scratch, start_launcher(scratch, num_ranks, body, options));
 }
 

@@ -13,11 +13,11 @@ namespace refrain {
 
 namespace {
 
-using testing::free_port;
-using testing::gloo_ranks;
-using std::chrono::milliseconds;
 using detail::Clock;
 using detail::FrameType;
+using std::chrono::milliseconds;
+using testing::free_port;
+using testing::gloo_ranks;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -37,9 +37,10 @@ class Environment {
   ~Environment() { clear(); }
   void set(const char* name, const char* value) { setenv(name, value, 1); }
   void clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "REFRAIN_TOKEN", "REFRAIN_STORE_FD",
-                             "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                             "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"})
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "REFRAIN_TOKEN",
+          "REFRAIN_STORE_FD", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+          "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"})
       unsetenv(name);
   }
 };
@@ -62,12 +63,15 @@ std::string answer_to(int port, const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("sha256 and hmac: published examples") {
-  const auto text = [](const detail::Digest& digest) { return detail::hex({reinterpret_cast<const char*>(digest.data()), digest.size()}); };
+  const auto text = [](const detail::Digest& digest) {
+    return detail::hex({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  };
   CHECK(text(detail::sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(text(detail::sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(text(detail::sha256(std::string(1'000'000, 'a'))) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
   // RFC 4231, cases 2 and 6.
-  CHECK(text(detail::hmac_sha256("Jefe", "what do ya want for nothing?")) == "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(text(detail::hmac_sha256("Jefe", "what do ya want for nothing?")) ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   CHECK(text(detail::hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First")) ==
         "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
   for (const std::size_t length : {55u, 56u, 63u, 64u, 65u}) CHECK(detail::sha256(std::string(length, 'x')).size() == 32);
@@ -136,12 +140,15 @@ TEST_CASE("wrong token, taken rank, other world, no such rank: refused in one li
   const int port = free_port();
   const GroupOptions options{.rendezvous_timeout = milliseconds(5000)};
   const auto join = [&](int rank, int world_size, const std::string& token) {
-    return problem_of([&] { join_group({.rank = rank, .world_size = world_size, .master_port = port, .token = token}, Device::new_cpu(), options); });
+    return problem_of([&] {
+      join_group({.rank = rank, .world_size = world_size, .master_port = port, .token = token}, Device::new_cpu(), options);
+    });
   };
   std::string first, third;
   std::thread rank0([&] { first = join(0, 3, "secret"); });
   std::this_thread::sleep_for(milliseconds(100));
-  CHECK(has(join(1, 3, "guess"), "rank 1 is refused by 127.0.0.1:" + std::to_string(port) + ": the tokens differ (REFRAIN_TOKEN"));
+  CHECK(
+      has(join(1, 3, "guess"), "rank 1 is refused by 127.0.0.1:" + std::to_string(port) + ": the tokens differ (REFRAIN_TOKEN"));
   CHECK(has(join(1, 3, ""), "the tokens differ"));
   CHECK(has(join(1, 2, "secret"), "this world has 3 ranks, not 2"));
   CHECK(has(join(0, 3, "secret"), "port " + std::to_string(port) + " on 127.0.0.1 is taken"));
@@ -168,7 +175,9 @@ TEST_CASE("a rank that never comes is named; so are an unresolvable host, nobody
   }
   CHECK(has(text, "of 3 ranks these did not come within 0.4 s: 1, 2"));
   const auto join = [&](const std::string& host, int at) {
-    return problem_of([&] { join_group({.rank = 1, .world_size = 2, .master_addr = host, .master_port = at, .token = "t"}, Device::new_cpu(), options); });
+    return problem_of([&] {
+      join_group({.rank = 1, .world_size = 2, .master_addr = host, .master_port = at, .token = "t"}, Device::new_cpu(), options);
+    });
   };
   CHECK(has(join("no-such-host.invalid", port), "host 'no-such-host.invalid' (MASTER_ADDR) has no address: "));
   CHECK(has(join("127.0.0.1", port), "nobody answers at 127.0.0.1:" + std::to_string(port)));
@@ -180,7 +189,8 @@ TEST_CASE("without a token only a loopback address is served") {
   CHECK(detail::is_loopback("127.0.0.1"));
   CHECK(detail::is_loopback("localhost"));
   CHECK(!detail::is_loopback("192.0.2.1"));
-  CHECK(has(problem_of([] { join_group({.rank = 1, .world_size = 2, .master_addr = "192.0.2.1"}, Device::new_cpu(), {}); }), "REFRAIN_TOKEN is not set"));
+  CHECK(has(problem_of([] { join_group({.rank = 1, .world_size = 2, .master_addr = "192.0.2.1"}, Device::new_cpu(), {}); }),
+            "REFRAIN_TOKEN is not set"));
 }
 
 TEST_CASE("places: torchrun's, Open MPI's and Slurm's variables, and what is wrong with them") {
