@@ -28,6 +28,33 @@ struct Slot {
   std::int64_t size = 0;
 };
 
+// The batches of one rank, one after the other.
+struct RankWalk {
+  std::int64_t batch, run, world_size, rank, epoch_samples;
+  LoaderState window;       // where it begins
+  std::int64_t taken = 0;   // batches of this rank's run that are out
+
+  std::int64_t begin_of(std::int64_t index) const {
+    return std::min(window.position + (rank * run + index) * batch, epoch_samples);
+  }
+  std::int64_t window_end() const { return std::min(window.position + world_size * run * batch, epoch_samples); }
+  bool has_batch() const { return taken < run && begin_of(taken) < epoch_samples; }
+  // The epoch has nothing left, for any rank.
+  bool is_at_end() const { return window.position >= epoch_samples; }
+
+  LoaderState state() const { return {window.epoch, taken == 0 ? window.position : begin_of(taken)}; }
+  std::int64_t size() const { return begin_of(taken + 1) - begin_of(taken); }
+  void take() {
+    ++taken;
+    if (!has_batch()) skip();
+  }
+  void skip() {
+    window.position = window_end();
+    taken = 0;
+  }
+  void begin_epoch() { *this = {batch, run, world_size, rank, epoch_samples, {window.epoch + 1, 0}}; }
+};
+
 }  // namespace
 
 std::vector<std::int64_t> epoch_order(std::int64_t size, std::uint64_t seed, std::int64_t epoch, bool shuffle) {
@@ -49,8 +76,8 @@ struct Loader::Impl {
   LoaderOptions options;
   std::int64_t epoch_samples = 0;
   std::vector<Slot> slots;
-  LoaderState state;
-  std::vector<std::int64_t> order;  // of state.epoch, for upcoming(); empty until asked for
+  RankWalk walk;
+  std::vector<std::int64_t> order;  // of walk.window.epoch, for upcoming(); empty until asked for
   std::deque<int> held_slots;  // with the caller, oldest first
   double wait_seconds = 0;
 
@@ -62,13 +89,19 @@ struct Loader::Impl {
   std::thread thread;
 
   // Only this function runs on the thread; it writes into slots and touches neither arena nor ledger.
-  void work(LoaderState at) noexcept try {
+  void work(RankWalk at) noexcept try {
     std::vector<std::int64_t> thread_order;
     std::int64_t order_epoch = -1;
     for (;;) {
-      if (at.position >= epoch_samples) at = {at.epoch + 1, 0};
-      if (order_epoch != at.epoch) thread_order = epoch_order(samples->size(), options.seed, at.epoch, options.shuffle);
-      order_epoch = at.epoch;
+      if (at.is_at_end()) at.begin_epoch();
+      if (!at.has_batch()) {
+        // Nothing for this rank, in this epoch or in any.
+        if (at.rank * at.run * at.batch >= epoch_samples) return;
+        at.skip();
+        continue;
+      }
+      if (order_epoch != at.window.epoch) thread_order = epoch_order(samples->size(), options.seed, at.window.epoch, options.shuffle);
+      order_epoch = at.window.epoch;
       int index = -1;
       {
         std::unique_lock lock(mutex);
@@ -78,10 +111,10 @@ struct Loader::Impl {
         free_slots.pop_front();
       }
       Slot& slot = slots[std::size_t(index)];
-      slot.at = at;
-      slot.size = std::min(options.batch, epoch_samples - at.position);
+      slot.at = {at.window.epoch, at.begin_of(at.taken)};
+      slot.size = at.size();
       fill(slot, thread_order);
-      at.position += slot.size;
+      at.take();
       std::lock_guard lock(mutex);
       full_slots.push_back(index);
       slot_filled.notify_one();
@@ -117,7 +150,7 @@ struct Loader::Impl {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    thread = std::thread([this, at = state] { work(at); });
+    thread = std::thread([this, at = walk] { work(at); });
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
   }
 
@@ -169,12 +202,17 @@ Loader::Loader(std::shared_ptr<const Samples> samples, const LoaderOptions& opti
   check(options.batch >= 1, "loader: expected a batch of at least 1, got ", options.batch);
   check(options.num_held >= 1, "loader: expected to hold at least 1 batch, got ", options.num_held);
   check(options.num_slots > options.num_held, "loader: expected more than ", options.num_held, " slots, got ", options.num_slots);
+  check(options.run >= 1, "loader: expected a run of at least 1 batch, got ", options.run);
+  check(options.world_size >= 1 && options.rank >= 0 && options.rank < options.world_size, "loader: there is no rank ", options.rank,
+        " in a world of ", options.world_size);
   check<DataError>(samples->size() >= 1, "loader: the data set holds no sample");
   impl_->samples = std::move(samples);
   impl_->options = options;
   const std::int64_t size = impl_->samples->size();
   impl_->epoch_samples = options.drop_last ? size / options.batch * options.batch : size;
   check<DataError>(impl_->epoch_samples >= 1, "loader: the data set's ", size, " samples make no whole batch of ", options.batch);
+
+  impl_->walk = {options.batch, options.world_size > 1 ? options.run : 1, options.world_size, options.rank, impl_->epoch_samples, {}};
 
   const KindScope kind(MemoryKind::input);
   const ModuleScope module("data");
@@ -198,48 +236,73 @@ Loader::~Loader() { impl_->stop(); }
 std::optional<Batch> Loader::next() {
   Impl& self = *impl_;
   self.give_back_held_slots(self.options.num_held - 1);
-  if (self.state.position >= self.epoch_samples) {
-    self.state = {self.state.epoch + 1, 0};
+  if (self.walk.is_at_end()) {
+    self.walk.begin_epoch();
     self.order.clear();
     return std::nullopt;
   }
+  check(self.walk.has_batch(), "loader: rank ", self.options.rank, " has no batch in this window; it is to be skipped");
   self.held_slots.push_back(self.wait_for_slot());
   const Slot& slot = self.slots[std::size_t(self.held_slots.back())];
-  invariant(slot.at == self.state, "the loader's thread is at another position");
+  invariant(slot.at == LoaderState{self.walk.window.epoch, self.walk.begin_of(self.walk.taken)}, "the loader's thread is at another position");
   if (slot.input_upload) {
     slot.input_upload->finish();
     slot.target_upload->finish();
   }
-  self.state.position += slot.size;
+  self.walk.take();
   return Batch{view::slice(slot.input, 0, 0, slot.size), view::slice(slot.target, 0, 0, slot.size), slot.size, slot.at.position, slot.at.epoch};
 }
 
-const LoaderState& Loader::state() const { return impl_->state; }
+void Loader::skip() {
+  check(!impl_->walk.has_batch(), "loader: rank ", impl_->options.rank, " has a batch in this window, which it cannot skip");
+  impl_->walk.skip();
+}
+
+LoaderState Loader::state() const { return impl_->walk.state(); }
 
 void Loader::set_state(const LoaderState& state) {
   check(state.epoch >= 0 && state.epoch <= std::numeric_limits<std::uint32_t>::max() && state.position >= 0 && state.position <= impl_->epoch_samples,
         "loader: position ", state.position, " of epoch ", state.epoch, " lies outside an epoch of ", impl_->epoch_samples, " samples");
   impl_->stop();
-  impl_->state = state;
+  impl_->walk.window = state;
+  impl_->walk.taken = 0;
   impl_->order.clear();
   impl_->start();
 }
 
 Loader::Upcoming Loader::upcoming(std::int64_t num_batches) const {
   Impl& self = *impl_;
-  if (self.order.empty()) self.order = epoch_order(self.samples->size(), self.options.seed, self.state.epoch, self.options.shuffle);
-  const std::int64_t left = self.epoch_samples - self.state.position;
-  Upcoming upcoming;
-  upcoming.batches = std::min(num_batches, (left + self.options.batch - 1) / self.options.batch);
-  upcoming.samples = std::min(left, upcoming.batches * self.options.batch);
-  for (std::int64_t i = 0; i < upcoming.samples; ++i)
-    upcoming.targets += self.samples->num_targets(self.order[std::size_t(self.state.position + i)]);
+  const RankWalk& walk = self.walk;
+  if (self.order.empty()) self.order = epoch_order(self.samples->size(), self.options.seed, walk.window.epoch, self.options.shuffle);
+  const auto targets = [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t count = 0;
+    for (std::int64_t i = begin; i < end; ++i) count += self.samples->num_targets(self.order[std::size_t(i)]);
+    return count;
+  };
+  const auto batches = [&](std::int64_t samples) { return (samples + self.options.batch - 1) / self.options.batch; };
+  const bool is_alone = self.options.world_size == 1;
+  check(is_alone || num_batches == walk.run - walk.taken, "loader: rank ", self.options.rank, " has ", walk.run - walk.taken,
+        " batches of its run left, asked about ", num_batches);
+  const std::int64_t begin = is_alone ? walk.window.position : walk.begin_of(walk.taken);
+  const std::int64_t end = is_alone ? begin + std::min(self.epoch_samples - begin, num_batches * self.options.batch) : walk.begin_of(walk.run);
+  Upcoming upcoming{.batches = batches(end - begin), .samples = end - begin, .targets = targets(begin, end)};
+  upcoming.first = begin - walk.window.position;
+  upcoming.all_batches = upcoming.batches;
+  upcoming.all_samples = upcoming.samples;
+  upcoming.all_targets = upcoming.targets;
+  if (is_alone) return upcoming;
+  const std::int64_t window_end = walk.window_end();
+  upcoming.all_samples = window_end - walk.window.position;
+  upcoming.all_batches = batches(upcoming.all_samples);
+  upcoming.all_targets = targets(walk.window.position, window_end);
   return upcoming;
 }
 
+bool Loader::is_at_end() const { return impl_->walk.is_at_end(); }
 int Loader::num_held() const { return impl_->options.num_held; }
 std::int64_t Loader::num_samples() const { return impl_->epoch_samples; }
 std::int64_t Loader::num_batches() const { return (impl_->epoch_samples + impl_->options.batch - 1) / impl_->options.batch; }
+int Loader::world_size() const { return impl_->options.world_size; }
 double Loader::wait_seconds() const { return impl_->wait_seconds; }
 
 }  // namespace refrain

@@ -72,10 +72,18 @@ struct Config {
   std::string packing = "plan";
   std::int64_t timeline = 0;
 
+  // ranks
+  std::string strategy = "none";
+  ByteCount bucket_bytes{std::int64_t{25} << 20};
+  std::int64_t local_steps = 8, local_warmup = 0;
+  std::string local_state = "keep";
+  double outer_lr = 1, outer_momentum = 0;
+
   // run
   std::int64_t seed = 0;
   std::string device = "auto";
   std::int64_t threads = 0;
+  bool cuda_graph = false;
   std::string run_dir;
   std::int64_t snapshot_every = 1000, keep_snapshots = 2, eval_every = 1, log_every = 20;
 

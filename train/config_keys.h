@@ -126,10 +126,27 @@ void for_each_key(C& c, Section&& section, F&& f) {
     c.packing);
   f(Key{"timeline", "last steps whose every allocation is recorded and written into the run directory; 0: none", 0, 1000}, c.timeline);
 
+  section("ranks");
+  f(Key{.name = "strategy",
+        .meaning = "what several ranks do: reduce gradients in every step, or train alone and average parameters now and then",
+        .choices = "none|ddp|local_sgd"},
+    c.strategy);
+  f(Key{"bucket_bytes", "bytes that travel in one message, about, such as 25MiB", 1, 9e18}, c.bucket_bytes);
+  f(Key{"local_steps", "local_sgd: optimizer steps from averaging to averaging", 1, 1e9}, c.local_steps);
+  f(Key{"local_warmup", "local_sgd: steps at the beginning that reduce gradients as ddp does", 0, 4e9}, c.local_warmup);
+  f(Key{.name = "local_state",
+        .meaning = "local_sgd: what becomes of each rank's optimizer state when parameters are averaged",
+        .choices = "keep|average|reset"},
+    c.local_state);
+  f(Key{"outer_lr", "local_sgd: learning rate of the step on the averaged change; 1 without momentum is the average itself", 1e-6, 1e6},
+    c.outer_lr);
+  f(Key{"outer_momentum", "local_sgd: Nesterov's momentum of that step", 0, kBelow1}, c.outer_momentum);
+
   section("run");
   f(Key{"seed", "of everything random", 0, 9e18}, c.seed);
   f(Key{"device", "where to run: cpu, cuda, cuda:1 and so on, or auto, a CUDA device where there is one"}, c.device);
   f(Key{"threads", "threads of the kernels; 0: as the machine has", 0, 1024}, c.threads);
+  f(Key{"cuda_graph", "launch what lies between two waits of a step as one CUDA graph"}, c.cuda_graph);
   f(Key{"run_dir", "directory of the run; empty: the first free one of runs/NAME, runs/NAME-2, …"}, c.run_dir);
   f(Key{"snapshot_every", "steps from snapshot to snapshot; 0: only at the end", 0, kMany}, c.snapshot_every);
   f(Key{"keep_snapshots", "newest snapshots that are kept", 1, kMany}, c.keep_snapshots);

@@ -85,14 +85,14 @@ struct Unit {
 }  // namespace
 
 struct LayerwiseWindow::Impl {
-  Impl(const ModelLoss& model_loss, std::vector<Batch> window, std::uint32_t at_step, double loss_factor, double grad_factor)
+  Impl(const ModelLoss& model_loss, std::vector<Batch> window, const WindowPosition& position, double loss_factor, double grad_factor)
       : loss(model_loss),
         batches(std::move(window)),
-        step(at_step),
+        step(position.step),
         scale(loss_factor),
         loss_scale(grad_factor),
         run(chain_of(model_loss)) {
-    std::int64_t samples = 0;
+    std::int64_t samples = position.first_sample;
     for (const Batch& batch : batches) {
       first_samples.push_back(samples);
       samples += batch.size;
@@ -268,8 +268,9 @@ struct LayerwiseWindow::Impl {
   bool is_replayed = false;  // the head ran before
 };
 
-LayerwiseWindow::LayerwiseWindow(const ModelLoss& loss, std::vector<Batch> batches, std::uint32_t step, double scale, double loss_scale)
-    : impl_(std::make_unique<Impl>(loss, std::move(batches), step, scale, loss_scale)) {
+LayerwiseWindow::LayerwiseWindow(const ModelLoss& loss, std::vector<Batch> batches, const WindowPosition& position, double scale,
+                                 double loss_scale)
+    : impl_(std::make_unique<Impl>(loss, std::move(batches), position, scale, loss_scale)) {
   Impl& self = *impl_;
   std::vector<Hidden> hidden;
   for (const Batch& batch : self.batches) hidden.push_back({batch.input, false});

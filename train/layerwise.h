@@ -19,11 +19,17 @@
 
 namespace refrain {
 
+// What keys a window's random numbers beside the seed: the optimizer step, and its first sample's place in the global batch.
+struct WindowPosition {
+  std::uint32_t step = 0;
+  std::int64_t first_sample = 0;
+};
+
 class LayerwiseWindow {
  public:
-  // Runs the batches, which the loader must hold, through every stage up to the head. `step` and `seed` key the random
-  // numbers; the loss is multiplied by `scale` (model_loss.h) and backward starts with `loss_scale`.
-  LayerwiseWindow(const ModelLoss& loss, std::vector<Batch> batches, std::uint32_t step, double scale, double loss_scale);
+  // Runs the batches, which the loader must hold, through every stage up to the head. The loss is multiplied by `scale`
+  // (model_loss.h) and backward starts with `loss_scale`.
+  LayerwiseWindow(const ModelLoss& loss, std::vector<Batch> batches, const WindowPosition& position, double scale, double loss_scale);
   ~LayerwiseWindow();
   LayerwiseWindow(LayerwiseWindow&&) noexcept;
   LayerwiseWindow& operator=(LayerwiseWindow&&) = delete;

@@ -6,10 +6,10 @@
 
 namespace refrain {
 
-LayoutScope::LayoutScope(const Config& config, const Device& device) : device_(device) {
+LayoutScope::LayoutScope(const Config& config, const Device& device, int world_size, int rank) : device_(device) {
   if (config.packing != "plan" || device.live_count() > 0) return;
   try {
-    if (const Plan plan = plan_training(config, {.work = false}); plan.layout) {
+    if (const Plan plan = plan_training(config, {.work = false, .world_size = world_size, .rank = rank}); plan.layout) {
       device.set_placement(follow(plan.layout));
       is_set_ = true;
     }

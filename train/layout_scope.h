@@ -9,7 +9,7 @@ namespace refrain {
 class LayoutScope {
  public:
   // Plans the training. Does nothing on a device that holds tensors already: the layout begins at its bottom.
-  LayoutScope(const Config& config, const Device& device);
+  LayoutScope(const Config& config, const Device& device, int world_size = 1, int rank = 0);
   ~LayoutScope();
   LayoutScope(const LayoutScope&) = delete;
   LayoutScope& operator=(const LayoutScope&) = delete;

@@ -36,32 +36,36 @@ Device prepared_device(const Config& config, const PlanOptions& options, const s
   return device;
 }
 
-// How an epoch of `samples` falls into whole windows and a shorter last one.
+// How an epoch of `samples` falls into whole windows and a shorter last one, of which each rank has its run.
 struct Windows {
-  Windows(std::int64_t samples, std::int64_t batch, std::int64_t accumulate) {
-    const std::int64_t batches = (samples + batch - 1) / batch;
-    steps = (batches + accumulate - 1) / accumulate;
-    last_batches = batches - (steps - 1) * accumulate;
+  Windows(std::int64_t samples, std::int64_t batch, std::int64_t accumulate, int world_size) {
+    const std::int64_t batches = (samples + batch - 1) / batch, window = accumulate * world_size;
+    steps = (batches + window - 1) / window;
+    last_batches = batches - (steps - 1) * window;
     last_batch = samples - (batches - 1) * batch;
-    if (last_batches == accumulate && last_batch == batch) last_batches = 0;
+    if (last_batches == window && last_batch == batch) last_batches = 0;
   }
   bool has_last() const { return last_batches > 0; }
   std::int64_t whole() const { return steps - (has_last() ? 1 : 0); }
+  // This rank's micro-batches of the shorter window.
+  std::int64_t last_own(std::int64_t accumulate, int rank) const {
+    return std::clamp<std::int64_t>(last_batches - rank * accumulate, 0, accumulate);
+  }
 
   std::int64_t steps = 0;
-  std::int64_t last_batches = 0, last_batch = 0;  // of the shorter window; none: 0
+  std::int64_t last_batches = 0, last_batch = 0;  // of the shorter window and all ranks; none: 0
 };
 
 // Work of what f does; the meter is this thread's, which does nothing else.
 template <class F>
-Work work_of(F&& f) {
+PlannedWork work_of(F&& f) {
   cost_meter() = {};
   f();
   return {cost_meter().total, cost_meter().replay};
 }
 
 Cost plus(const Cost& cost, double times, const Cost& more) { return {cost.flops + times * more.flops, cost.bytes + times * more.bytes}; }
-Work plus(const Work& work, double times, const Work& more) {
+PlannedWork plus(const PlannedWork& work, double times, const PlannedWork& more) {
   return {plus(work.total, times, more.total), plus(work.replay, times, more.replay)};
 }
 
@@ -84,9 +88,10 @@ enum class Part { window, last_window, evaluation };
 class Rehearsal {
  public:
   Rehearsal(const Config& config, const PlannedData& data, const Windows& windows, const Device& device, const PlanOptions& options = {})
-      : most_(most_micro_batches(config, options)), most_evaluated_(most_evaluated(options)), windows_(windows),
+      : most_(most_micro_batches(config, options)), most_evaluated_(most_evaluated(options)), world_size_(options.world_size),
+        rank_(options.rank), windows_(windows),
         program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config)),
-                 samples(data.test, evaluated(config, data.test.size)), device),
+                 samples(data.test, evaluated(config, data.test.size)), device, group_on(device)),
         state_(program_.device) {}
 
   // All steps and evaluations of a training of `total` steps.
@@ -125,11 +130,11 @@ class Rehearsal {
   }
 
   // Of a window as far as it is run here, and of an evaluation.
-  Work work(Part part) {
+  PlannedWork work(Part part) {
     return work_of([&] { execute(part); });
   }
   // Of one whole batch in an evaluation.
-  Work evaluation_batch_work(const PlannedData& data) {
+  PlannedWork evaluation_batch_work(const PlannedData& data) {
     const std::int64_t batch = eval_batch(program_.config);
     Loader loader(samples(data.test, batch), {.batch = batch, .shuffle = false, .num_slots = 2, .device = program_.device});
     return work_of([&] { evaluate(*program_.model, loader, program_.loss); });
@@ -138,7 +143,13 @@ class Rehearsal {
  private:
   Config shortened(Config config) const {
     config.accumulate = std::min(config.accumulate, most_);
+    // Averaging finds memory as any step leaves it: it may follow each.
+    config.local_steps = 1;
+    config.local_warmup = std::min<std::int64_t>(config.local_warmup, 3);
     return config;
+  }
+  std::shared_ptr<ProcessGroup> group_on(const Device& device) const {
+    return world_size_ > 1 ? planned_group(device, rank_, world_size_) : nullptr;
   }
   static std::shared_ptr<const Samples> samples(PlannedSamples::Sizes sizes, std::int64_t size) {
     sizes.size = size;
@@ -146,15 +157,20 @@ class Rehearsal {
   }
   // Samples of the whole window, which comes first, and of the shorter one.
   std::int64_t window_samples(const Config& config) const {
-    return windows_.whole() > 0 ? std::min(config.accumulate, most_) * config.batch : 0;
+    return windows_.whole() > 0 ? std::min(config.accumulate, most_) * world_size_ * config.batch : 0;
   }
+  // So many that this rank's part of the shorter window is as in the run, up to what is left out.
   std::int64_t last_samples(const Config& config) const {
-    return windows_.has_last() ? (std::min(windows_.last_batches, most_) - 1) * config.batch + windows_.last_batch : 0;
+    if (!windows_.has_last()) return 0;
+    const std::int64_t run = std::min(config.accumulate, most_), own = windows_.last_own(config.accumulate, rank_);
+    const bool is_mine_last = windows_.last_batches <= (rank_ + 1) * config.accumulate;
+    const std::int64_t batches = rank_ * run + std::min(own, run) + (is_mine_last ? 0 : 1);
+    return (batches - 1) * config.batch + windows_.last_batch;
   }
   static std::int64_t eval_batch(const Config& config) { return config.eval_batch > 0 ? config.eval_batch : config.batch; }
   std::int64_t evaluated(const Config& config, std::int64_t num_test) const {
-    const std::int64_t batch = eval_batch(config), whole = num_test / batch;
-    return std::min(whole, most_evaluated_) * batch + num_test % batch;
+    const std::int64_t window = eval_batch(config) * world_size_, whole = num_test / window;
+    return std::min(whole, most_evaluated_) * window + num_test % window;
   }
 
   bool is_settled(Part part) const { return settled_at_[std::size_t(part)] == version_; }
@@ -181,12 +197,13 @@ class Rehearsal {
     labels_[std::size_t(part)] = label_of(part);
     execute(part);
     const MemoryState now(program_.device);
-    if (now == state_) settled_at_[std::size_t(part)] = version_;
+    if (now == state_ && !program_.strategy->will_change()) settled_at_[std::size_t(part)] = version_;
     else ++version_;
     state_ = now;
   }
 
   std::int64_t most_, most_evaluated_;
+  int world_size_, rank_;
   Windows windows_;
   Program program_;
   MemoryState state_;
@@ -196,10 +213,12 @@ class Rehearsal {
 };
 
 // Work of one whole micro-batch in the middle of a window: what a window of kMost has more than one without it.
-Work middle_work(Config config, const PlannedData& data) {
+PlannedWork middle_work(Config config, const PlannedData& data, const PlanOptions& options) {
+  const PlanOptions ranks{.world_size = options.world_size, .rank = options.rank};
   const auto window_work = [&](std::int64_t accumulate) {
     config.accumulate = accumulate;
-    return Rehearsal(config, data, Windows(accumulate * config.batch, config.batch, accumulate), plan_device(config)).work(Part::window);
+    const Windows windows(accumulate * config.batch * options.world_size, config.batch, accumulate, options.world_size);
+    return Rehearsal(config, data, windows, plan_device(config), ranks).work(Part::window);
   };
   return plus(window_work(kMost), -1, window_work(kMost - 1));
 }
@@ -215,7 +234,7 @@ std::shared_ptr<const Layout> packed_layout(const Config& config, const PlannedD
 
 Plan rehearse(const Config& config, const PlanOptions& options) {
   const PlannedData data = find_planned_data(config, options.num_train, options.num_test);
-  const Windows windows(data.train.size, config.batch, config.accumulate);
+  const Windows windows(data.train.size, config.batch, config.accumulate, options.world_size);
   Plan plan;
   plan.num_train = data.train.size;
   plan.num_test = data.test.size;
@@ -240,21 +259,26 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   plan.num_parameters = program.model->num_parameters();
   plan.config = program.config;
   plan.config.accumulate = config.accumulate;
+  plan.config.local_steps = config.local_steps;
+  plan.config.local_warmup = config.local_warmup;
 
   if (!options.work) return plan;
   // From here on only work counts.
-  const Work window = windows.whole() > 0 ? rehearsal.work(Part::window) : Work{};
-  const Work last = windows.has_last() ? rehearsal.work(Part::last_window) : Work{};
+  const PlannedWork window = windows.whole() > 0 ? rehearsal.work(Part::window) : PlannedWork{};
+  const PlannedWork last = windows.has_last() ? rehearsal.work(Part::last_window) : PlannedWork{};
   const std::int64_t most = most_micro_batches(config, options);
-  const bool leaves_out = std::max(windows.whole() > 0 ? config.accumulate : 0, windows.last_batches) > most;
-  const Work middle = leaves_out ? middle_work(config, data) : Work{};
+  const std::int64_t last_own = windows.last_own(config.accumulate, options.rank);
+  const bool leaves_out = std::max(windows.whole() > 0 ? config.accumulate : 0, last_own) > most;
+  const PlannedWork middle = leaves_out ? middle_work(config, data, options) : PlannedWork{};
   const auto beyond = [](std::int64_t count, std::int64_t run) { return double(std::max<std::int64_t>(count - run, 0)); };
   const auto left_out = [&](std::int64_t count) { return beyond(count, most); };
-  const Work whole_step = plus(window, left_out(config.accumulate), middle), last_step = plus(last, left_out(windows.last_batches), middle);
+  const PlannedWork whole_step = plus(window, left_out(config.accumulate), middle);
+  const PlannedWork last_step = plus(last, left_out(last_own), middle);
   plan.step = windows.whole() > 0 ? whole_step : last_step;
   const double num_last = windows.has_last() ? double(plan.steps / windows.steps) : 0;
   plan.run = plus(plus({}, double(plan.steps) - num_last, whole_step), num_last, last_step);
-  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(data.test.size / program.config.eval_batch, most_evaluated(options)),
+  const std::int64_t whole_evaluated = data.test.size / (program.config.eval_batch * options.world_size);
+  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(whole_evaluated, most_evaluated(options)),
                          rehearsal.evaluation_batch_work(data));
   return plan;
 }
@@ -262,7 +286,9 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
 }  // namespace
 
 Plan plan_training(const Config& config, const PlanOptions& options) {
-  const BudgetChoice budget = choose_budget(config, options);
+  PlanOptions main = options;  // all ranks choose what rank 0 chooses
+  main.rank = 0;
+  const BudgetChoice budget = choose_budget(config, main);
   // A new thread has a context, random numbers, a tape and a cost meter of its own.
   Plan plan = std::async(std::launch::async, [&] { return rehearse(budget.config, options); }).get();
   if (!budget.note.empty()) plan.notes.push_back(budget.note);

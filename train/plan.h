@@ -28,6 +28,8 @@ struct PlanOptions {
   // With packing = "plan": false leaves the layout out, which takes half the time, and makes reserved_bytes those of packing =
   // "online". Everything else stays the same.
   bool is_packed = true;
+  // Of the ranks of such a world, this one. Rank 0 has the most samples of all, and the largest pieces to reduce at most.
+  int world_size = 1, rank = 0;
 };
 
 // Where in a plan's timeline the parts of the program stand as they repeat themselves: indices of marks, -1 where there is none.
@@ -37,7 +39,7 @@ struct PlannedParts {
 };
 
 // Work of a part of the program.
-struct Work {
+struct PlannedWork {
   Cost total, replay;
 };
 
@@ -55,7 +57,7 @@ struct Plan {
   std::optional<Timeline> timeline;   // when asked for; from the building of the model to the end of the rehearsal
   PlannedParts parts;                 // of the timeline
 
-  Work step, evaluation, run;         // of a whole window with its update; of one evaluation; of all steps
+  PlannedWork step, evaluation, run;         // of a whole window with its update; of one evaluation; of all steps
   double replayed_share() const { return run.total.flops > 0 ? run.replay.flops / run.total.flops : 0; }
 
   // For estimates of time, flops and bytes at these rates one after the other; 0 without. The caller sets them, as

@@ -5,6 +5,7 @@
 #include <refrain/data/loader.h>
 #include <refrain/models/chain_model.h>
 #include <refrain/train/config.h>
+#include <refrain/train/strategy.h>
 #include <refrain/train/trainer.h>
 
 #include <memory>
@@ -13,9 +14,10 @@ namespace refrain {
 
 struct Program {
   // Completes the configuration from the samples, builds all parts, and seeds the thread's random
-  // numbers. Throws InvalidArgument where configuration and samples contradict each other.
+  // numbers. Throws InvalidArgument where configuration and samples contradict each other. `group`, or null for a world of one,
+  // is on the device; every rank has the same samples.
   Program(const Config& given, std::shared_ptr<const Samples> train_samples, std::shared_ptr<const Samples> test_samples,
-          const Device& on_device);
+          const Device& on_device, std::shared_ptr<ProcessGroup> group = nullptr);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -27,6 +29,7 @@ struct Program {
   std::shared_ptr<ChainModel> model;
   LossFunction loss;
   std::unique_ptr<Optimizer> optimizer;
+  std::shared_ptr<Strategy> strategy;
   std::unique_ptr<Loader> loader, test_loader;
   std::unique_ptr<Trainer> trainer;
   std::int64_t total = 0;  // optimizer steps of the whole run

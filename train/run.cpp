@@ -6,6 +6,8 @@
 #include <refrain/core/cuda/backend.h>
 #include <refrain/core/io/snapshot.h>
 #include <refrain/core/parallel.h>
+#include <refrain/dist/join_group.h>
+#include <refrain/kernels/common/cuda/library.h>
 #include <refrain/kernels/kernel.h>
 #include <refrain/train/budget/budget.h>
 #include <refrain/train/budget/fit.h>
@@ -80,8 +82,9 @@ std::int64_t outside_arena(const Device& device, std::int64_t process_bytes) {
 
 // Everything of a run that lives from its first to its last step.
 struct Run : Program {
-  Run(const Config& given, const Device& on_device, const RunHooks& run_hooks, const RunMemory& run_memory)
-      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), on_device},
+  Run(const Config& given, const Device& on_device, const RunHooks& run_hooks, const RunMemory& run_memory,
+      std::shared_ptr<ProcessGroup> group)
+      : Program{given, load_samples(given, Split::train), load_samples(given, Split::test), on_device, std::move(group)},
         hooks(run_hooks),
         memory(run_memory),
         run_dir(given.run_dir) {
@@ -92,8 +95,14 @@ struct Run : Program {
     const SnapshotSearch search = find_latest_snapshot(run_dir);
     for (const SnapshotSearch::Skipped& skipped : search.skipped)
       note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
+    TrainerState state;
+    if (search.latest) state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed), strategy->state_dict());
+    double steps[] = {double(state.step), -double(state.step)};
+    strategy->maximum(steps);
+    check<DataError>(steps[0] == -steps[1], run_dir.string(), ": rank ", strategy->rank(), " finds a snapshot of step ", state.step,
+                     ", another rank one of step ", state.step == std::int64_t(steps[0]) ? -steps[1] : steps[0]);
     if (!search.latest) return note(hooks, concat("no complete snapshot in ", run_dir.string(), ": starting from the beginning"));
-    const TrainerState state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed));
+    strategy->load_state(state.strategy);
     loader->set_state(state.loader);
     trainer->set_num_steps(state.step);
     load_scaler(state.scaler);
@@ -116,17 +125,19 @@ struct Run : Program {
   }
 
   void save() {
-    if (saved_step == trainer->num_steps()) return;
+    if (saved_step == trainer->num_steps() || !strategy->can_save()) return;
+    saved_step = trainer->num_steps();
+    if (!strategy->is_main()) return;
     save_snapshot(run_dir, *model, *optimizer,
                   {.step = trainer->num_steps(),
                    .loader = loader->state(),
                    .seed = std::uint64_t(config.seed),
                    .generator_position = default_generator().position(),
                    .scaler = trainer->scaler().state_dict(),
+                   .strategy = strategy->state_dict(),
                    .train_seconds = train_seconds,
                    .replayed_flops = replayed_flops,
                    .flops = flops});
-    saved_step = trainer->num_steps();
     prune_snapshots(run_dir, config.keep_snapshots);
   }
 
@@ -134,8 +145,11 @@ struct Run : Program {
   std::optional<StepResult> step() {
     const double begin = now(), waited = loader->wait_seconds();
     const CostMeter before = cost_meter();
-    if (loader->upcoming(1).batches > 0) memory.mark_step(trainer->num_steps() + 1);
+    if (!loader->is_at_end()) memory.mark_step(trainer->num_steps() + 1);
+    std::optional<CudaGraphScope> graphs;
+    if (config.cuda_graph) graphs.emplace(device);
     const std::optional<StepResult> result = trainer->step();
+    if (graphs) graphs->finish();
     if (!result) return result;
     if (!result->note.empty()) note(hooks, result->note);
     train_seconds += now() - begin;
@@ -186,10 +200,11 @@ struct Run : Program {
             .seconds_left = double(total - trainer->num_steps()) * step_seconds};
   }
 
-  Evaluation evaluate_now(MetricsWriter& metrics) {
+  Evaluation evaluate_now(MetricsWriter* metrics) {
     memory.mark_evaluation();
     const Evaluation result = evaluate();
-    metrics.write(trainer->num_steps(), {{"epoch", epoch()}, {"test_loss", result.loss}, {"test_accuracy", result.accuracy}});
+    if (metrics != nullptr)
+      metrics->write(trainer->num_steps(), {{"epoch", epoch()}, {"test_loss", result.loss}, {"test_accuracy", result.accuracy}});
     if (hooks.on_evaluation) hooks.on_evaluation(trainer->num_steps(), epoch(), result);
     return result;
   }
@@ -261,7 +276,8 @@ void write_summary(const Run& run, const RunResult& result) {
 }
 
 // To the end, or until it is stopped.
-RunResult train(Run& run, MetricsWriter& metrics, const RunHooks& hooks) {
+RunResult train(Run& run, MetricsWriter* metrics, const RunHooks& hooks) {
+  bool is_snapshot_due = false;
   std::optional<Evaluation> last_evaluation;  // of the weights as they are now
   while (run.trainer->num_steps() < run.total) {
     std::optional<StepResult> step;
@@ -276,7 +292,7 @@ RunResult train(Run& run, MetricsWriter& metrics, const RunHooks& hooks) {
       if (run.config.eval_every > 0 && epochs_done % run.config.eval_every == 0) last_evaluation = run.evaluate_now(metrics);
       continue;
     }
-    const auto is_stopped = [&] { return hooks.should_stop && hooks.should_stop(); };
+    const auto is_stopped = [&] { return run.strategy->stops(hooks.should_stop && hooks.should_stop()); };
     if (!step->is_applied) {
       if (!is_stopped()) continue;
       run.save();  // where the newest snapshot is of this step, a resume skips the same windows again
@@ -285,18 +301,22 @@ RunResult train(Run& run, MetricsWriter& metrics, const RunHooks& hooks) {
     last_evaluation.reset();
     const std::int64_t done = run.trainer->num_steps();
     const Progress progress = run.progress(*step);
-    if (done % run.config.log_every == 0 || done == run.total)
-      metrics.write(done, metrics_row(progress, *step));
+    if (metrics != nullptr && (done % run.config.log_every == 0 || done == run.total)) metrics->write(done, metrics_row(progress, *step));
     if (hooks.on_step) hooks.on_step(progress);
-    if (run.config.snapshot_every > 0 && done % run.config.snapshot_every == 0) run.save();
+    is_snapshot_due |= run.config.snapshot_every > 0 && done % run.config.snapshot_every == 0;
+    if (is_snapshot_due && run.strategy->can_save()) {
+      run.save();
+      is_snapshot_due = false;
+    }
     if (done < run.total && is_stopped()) {
       run.save();
       return run.result(false, {});
     }
   }
+  run.strategy->finish(run.trainer->scaler());
   run.save();  // before the evaluation: an interrupt in it loses nothing
   const RunResult result = run.result(true, last_evaluation ? *last_evaluation : run.evaluate_now(metrics));
-  write_summary(run, result);
+  if (run.strategy->is_main()) write_summary(run, result);
   return result;
 }
 
@@ -309,47 +329,88 @@ bool holds_run(const fs::path& run_dir) {
   return fs::exists(run_dir / "config.toml", error) || fs::exists(run_dir / "snapshots", error);
 }
 
-RunResult run_training(Config config, const RunOptions& options, const RunHooks& hooks) {
+namespace {
+
+// The ranks that this process trains with; null for none.
+std::shared_ptr<ProcessGroup> group_of(const Config& config, const RunOptions& options, const Device& device) {
+  if (options.group != nullptr) return options.group;
+  const Place place = place_from_environment();
+  check(place.world_size == 1 || config.strategy != "none", "strategy: a world of ", place.world_size,
+        " ranks needs strategy = \"ddp\" or \"local_sgd\", got \"none\"");
+  return place.world_size > 1 ? join_group(place, device, GroupOptions::from_environment()) : nullptr;
+}
+
+// Other ranks learn at once why this one ends, and not when its memory has been reported on.
+struct AbortScope {
+  std::shared_ptr<ProcessGroup> group;
+  template <class F>
+  auto run(F&& f) const {
+    try {
+      return f();
+    } catch (const std::exception& error) {
+      if (group != nullptr) group->abort(error.what());
+      throw;
+    }
+  }
+};
+
+}  // namespace
+
+RunResult run_training(Config config, const RunOptions& options, const RunHooks& given_hooks) {
   check(!config.run_dir.empty(), "run_dir: is not set");
-  check(options.resume || !holds_run(config.run_dir), "run_dir: ", config.run_dir,
-        " holds a run already; resume it or choose another directory");
   apply_process_settings(config);
   const Device device = options.device ? *options.device : choose_device(config);
+  const std::shared_ptr<ProcessGroup> group = group_of(config, options, device);
+  const int world_size = group ? group->world_size() : 1, rank = group ? group->rank() : 0;
+  const bool is_main = rank == 0;
+  const RunHooks hooks = is_main ? given_hooks : RunHooks{.should_stop = given_hooks.should_stop};
+  check(options.resume || !is_main || !holds_run(config.run_dir), "run_dir: ", config.run_dir,
+        " holds a run already; resume it or choose another directory");
   // What is planned on the way is planned for this device. config.toml keeps the word, so that a resume may run elsewhere.
   const std::string asked_device = std::exchange(config.device, device_word(device));
-  if (device.kind() == DeviceKind::cuda) note(hooks, concat(config.device, ": ", cuda_name(device.index())));
+  if (device.kind() == DeviceKind::cuda) {
+    note(hooks, concat(config.device, ": ", cuda_name(device.index())));
+    for (const cuda::LibraryState& library : cuda::library_states())
+      if (!library.problem.empty()) note(hooks, concat("without ", library.file, ", whose work our own kernels do: ", library.problem));
+  }
   const RunLimit limit(config, device);
-  const BudgetChoice budget = choose_budget(config);
+  const BudgetChoice budget = choose_budget(config, {.world_size = world_size});
   if (!budget.note.empty()) note(hooks, budget.note);
   const Config given = std::exchange(config, budget.config);
-  const LayoutScope layout(config, device);
+  const LayoutScope layout(config, device, world_size, rank);
   // What an earlier run left behind is not this run's.
   device.trim();
   device.reset_peak();
-  const RunMemory memory(config, device);
+  const RunMemory memory(config, device, world_size);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
   const auto report = [&](const Config& resolved, RunEnd end, double train_seconds) {
+    if (!is_main) return;
     if (const std::string problem = memory.write(resolved, config.run_dir, end, train_seconds); !problem.empty()) note(hooks, problem);
   };
   const std::int64_t outside_at_start = outside_arena(device, process_memory().resident);
   Config resolved = config;
   try {
-    Run run(config, device, hooks, memory);
-    resolved = run.config;
-    run.outside_at_start = outside_at_start;
-    if (options.resume) run.resume();
-    make_directories(run.run_dir);
-    Config written = with_budget_of(given, run.config);
-    written.device = asked_device;
-    write_file_atomically(run.run_dir / "config.toml", to_toml(written));
-    MetricsWriter metrics(run.run_dir, run.trainer->num_steps());
-    if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
-    const RunResult result = train(run, metrics, hooks);
+    const RunResult result = AbortScope{group}.run([&] {
+      Run run(config, device, hooks, memory, group);
+      resolved = run.config;
+      run.outside_at_start = outside_at_start;
+      if (options.resume) run.resume();
+      std::optional<MetricsWriter> metrics;
+      if (is_main) {
+        make_directories(run.run_dir);
+        Config written = with_budget_of(given, run.config);
+        written.device = asked_device;
+        write_file_atomically(run.run_dir / "config.toml", to_toml(written));
+        metrics.emplace(run.run_dir, run.trainer->num_steps());
+      }
+      if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
+      return train(run, metrics ? &*metrics : nullptr, hooks);
+    });
     report(resolved, RunEnd::complete_or_stopped, result.train_seconds);
     return result;
   } catch (const OutOfMemory& error) {
     report(resolved, RunEnd::out_of_memory, 0);
-    throw with_nearest_fit(error, resolved, device.memory_limit());
+    throw with_nearest_fit(error, resolved, device.memory_limit(), world_size);
   }
 }
 

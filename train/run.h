@@ -2,6 +2,7 @@
 // and at the end report.txt and summary.json. Reports progress through hooks and prints nothing.
 #pragma once
 
+#include <refrain/dist/process_group.h>
 #include <refrain/train/config.h>
 #include <refrain/train/trainer.h>
 
@@ -42,6 +43,9 @@ struct RunHooks {
 struct RunOptions {
   bool resume = false;  // continue from the newest complete snapshot; without one, from the beginning
   std::optional<Device> device = {};  // none: as the configuration says
+  // The ranks that train together, on that device; null: with a strategy those that the environment tells of (join_group.h),
+  // else this process alone.
+  std::shared_ptr<ProcessGroup> group = {};
 };
 
 struct RunResult {
@@ -53,11 +57,12 @@ struct RunResult {
   std::int64_t peak_bytes = 0;
 };
 
-// Trains as the configuration says; `config.run_dir` must be set. Throws InvalidArgument when it holds a run already
+// Trains as the configuration says; `config.run_dir` must be set. Of several ranks, rank 0 alone writes files and is heard of
+// through hooks; all read the data and, to resume, the run directory. Throws RankLost when another rank ends early. Throws InvalidArgument when it holds a run already
 // and resume is off, DeviceUnavailable, DataError, StorageError, OutOfMemory, NonFinite.
 RunResult run_training(Config config, const RunOptions& options = {}, const RunHooks& hooks = {});
 
-// Test loss and accuracy of a run directory's newest snapshot.
+// Test loss and accuracy of a run directory's newest snapshot, by one process.
 Evaluation run_evaluation(Config config, const RunOptions& options = {}, const RunHooks& hooks = {});
 
 // Whether a run has been started there.

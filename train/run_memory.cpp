@@ -35,7 +35,8 @@ void tell_as_planned(const Timeline& timeline, const Receipt& planned, Receipt& 
 
 }  // namespace
 
-RunMemory::RunMemory(const Config& config, const Device& device) : device_(device), has_timeline_(config.timeline > 0) {
+RunMemory::RunMemory(const Config& config, const Device& device, int world_size)
+    : device_(device), has_timeline_(config.timeline > 0), world_size_(world_size) {
   if (!has_timeline_) return;
   // An evaluation may follow each step, and one follows the last.
   device_.start_timeline({.keep_marks = 2 * config.timeline + 2});
@@ -65,7 +66,7 @@ std::string RunMemory::write(const Config& config, const std::filesystem::path& 
       out.receipt = make_receipt(out.timeline, device_.peak_bytes());
     }
     const double begin = now();
-    const PlanOptions options{.timeline = true, .whole_windows = has_timeline_ && config.accumulate <= kMostWhole};
+    const PlanOptions options{.timeline = true, .whole_windows = has_timeline_ && config.accumulate <= kMostWhole, .world_size = world_size_};
     const Plan plan = plan_training(config, options);
     const double plan_seconds = now() - begin;
     const Receipt planned = make_receipt(*plan.timeline, plan.ledger.peak_bytes());
@@ -79,7 +80,7 @@ std::string RunMemory::write(const Config& config, const std::filesystem::path& 
     }
     // After an OutOfMemory they are what one needs; else they should not be felt.
     if (end == RunEnd::out_of_memory || kNumPlans * plan_seconds < (has_timeline_ ? 0.5 : 0.05) * train_seconds)
-      out.remedies = plan_remedies(config, {}, plan, out.receipt);
+      out.remedies = plan_remedies(config, {.world_size = world_size_}, plan, out.receipt);
     export_memory(run_dir, out);
     return "";
   } catch (const std::exception& error) {

@@ -16,7 +16,7 @@ class RunMemory {
  public:
   // Starts the device's timeline where the configuration wants one; to be made before anything of the run is. The peak then
   // counts from here.
-  RunMemory(const Config& config, const Device& device);
+  RunMemory(const Config& config, const Device& device, int world_size = 1);
   ~RunMemory();
   RunMemory(const RunMemory&) = delete;
   RunMemory& operator=(const RunMemory&) = delete;
@@ -33,6 +33,7 @@ class RunMemory {
  private:
   Device device_;
   bool has_timeline_;
+  int world_size_;
 };
 
 }  // namespace refrain

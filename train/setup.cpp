@@ -22,11 +22,6 @@ void fill_in(std::int64_t& field, std::int64_t from_data) {
 // What "auto" means in this precision.
 std::string chosen(const std::string& word, std::string_view automatic) { return word == "auto" ? std::string(automatic) : word; }
 
-std::string rounding_of(const Config& config) {
-  const bool is_narrow = is_16_bit(parameter_dtype(parse_precision(config.precision)));
-  return chosen(config.rounding, is_narrow && !config.master_weights ? "stochastic" : "nearest");
-}
-
 std::string loss_scale_of(const Config& config) { return chosen(config.loss_scale, config.precision == "16-mixed" ? "dynamic" : "off"); }
 
 std::string non_finite_of(const Config& config) {
@@ -36,6 +31,11 @@ std::string non_finite_of(const Config& config) {
 }
 
 }  // namespace
+
+std::string rounding_of(const Config& config) {
+  const bool is_narrow = is_16_bit(parameter_dtype(parse_precision(config.precision)));
+  return chosen(config.rounding, is_narrow && !config.master_weights ? "stochastic" : "nearest");
+}
 
 std::shared_ptr<const Samples> load_samples(const Config& config, Split split) {
   if (config.data_format == "text") return std::make_shared<TextSamples>(config.data_path, config.context, config.test_share, split);

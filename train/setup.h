@@ -30,6 +30,9 @@ std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_pt
 // "auto" in rounding, loss_scale and non_finite means what the precision calls for; a run's config.toml keeps the word.
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model);
 
+// What "auto" in rounding means: nearest or stochastic.
+std::string rounding_of(const Config& config);
+
 TrainerOptions trainer_options(const Config& config);
 
 // Optimizer steps of the whole run.

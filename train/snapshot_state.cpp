@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kStrategyFile = "strategy.safetensors";
 constexpr const char* kStateFile = "trainer.json";
 constexpr int kFormat = 2;
 
@@ -66,10 +67,13 @@ void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer
   json["replayed_flops"] = state.replayed_flops;
   json["optimizer"] = optimizer_state.scalars;
   json["loss_scaler"] = state.scaler;
+  if (!state.strategy.scalars.empty()) json["strategy"] = state.strategy.scalars;
 
   SnapshotWriter writer(snapshot_directory(run_dir, state.step));
   writer.add(kModelFile, [&](FileWriter& file) { write_safetensors(file, model.state_dict()); });
   writer.add(kOptimizerFile, [&](FileWriter& file) { write_safetensors(file, optimizer_state.tensors); });
+  if (!state.strategy.tensors.empty())
+    writer.add(kStrategyFile, [&](FileWriter& file) { write_safetensors(file, state.strategy.tensors); });
   writer.add(kStateFile, [&](FileWriter& file) { file.write(json.dump(2) + "\n"); });
   writer.commit();
 }
@@ -80,7 +84,8 @@ void load_model(const fs::path& snapshot, Module& model) {
   read_all(file, model.state_dict(), OtherPrecision::convert);
 }
 
-TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed) {
+TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed,
+                           const OptimizerState& strategy) {
   const fs::path path = snapshot / kStateFile;
   TrainerState state;
   OptimizerState optimizer_state = optimizer.state_dict();
@@ -96,6 +101,7 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
     state.replayed_flops = json.at("replayed_flops");
     optimizer_state.scalars = json.at("optimizer").get<std::map<std::string, double>>();
     state.scaler = json.at("loss_scaler").get<std::map<std::string, double>>();
+    if (json.contains("strategy")) state.strategy.scalars = json.at("strategy").get<std::map<std::string, double>>();
   } catch (const nlohmann::json::exception& error) {
     fail<DataError>(path.string(), ": ", error.what());
   }
@@ -103,6 +109,12 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
   const SafetensorsFile model_file(snapshot / kModelFile), optimizer_file(snapshot / kOptimizerFile);
   check_all(model_file, model.state_dict(), OtherPrecision::refuse);
   check_all(optimizer_file, optimizer_state.tensors, OtherPrecision::refuse);
+  if (!state.strategy.scalars.empty() && !strategy.tensors.empty()) {
+    const SafetensorsFile strategy_file(snapshot / kStrategyFile);
+    check_all(strategy_file, strategy.tensors, OtherPrecision::refuse);
+    read_all(strategy_file, strategy.tensors, OtherPrecision::refuse);
+    state.strategy.tensors = strategy.tensors;
+  }
   read_all(model_file, model.state_dict(), OtherPrecision::refuse);
   read_all(optimizer_file, optimizer_state.tensors, OtherPrecision::refuse);
   optimizer.load_state(optimizer_state);

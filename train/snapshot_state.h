@@ -18,6 +18,7 @@ struct TrainerState {
   std::uint64_t seed = 0;
   std::uint64_t generator_position = 0; // of the thread's default generator
   std::map<std::string, double> scaler; // the loss scaler's
+  OptimizerState strategy;              // a strategy's counters, and tensors where it has any
   double train_seconds = 0;
   double replayed_flops = 0, flops = 0; // of the training steps so far
 };
@@ -32,6 +33,8 @@ void load_model(const std::filesystem::path& snapshot, Module& model);
 
 // Reads all of it into model and optimizer. `seed` must be the one the snapshot was made with. Throws DataError, before
 // anything is changed, as load_model does, and for another precision than the snapshot's, as bits would differ.
-TrainerState load_snapshot(const std::filesystem::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed);
+// Tensors of `strategy` are read in place, its numbers come back in the state; those of another strategy are left unread.
+TrainerState load_snapshot(const std::filesystem::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed,
+                           const OptimizerState& strategy = {});
 
 }  // namespace refrain

@@ -7,6 +7,7 @@
 #include <refrain/kernels/kernel.h>
 #include <refrain/optim/clip_grad.h>
 #include <refrain/train/layerwise.h>
+#include <refrain/train/strategy.h>
 
 #include <algorithm>
 #include <charconv>
@@ -26,9 +27,6 @@ std::string exactly(double value) {
 }
 
 double value_of(const Tensor& loss) { return loss.has_bytes() ? loss.item() : 0; }
-
-// Makes a mean of a window's sums of losses.
-double loss_factor(const Loader::Upcoming& window) { return window.targets > 0 ? 1.0 / double(window.targets) : 0; }
 
 auto adder_to(StepResult& result) {
   return [&result](const BatchLoss& loss) {
@@ -66,10 +64,13 @@ Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule,
       schedule_(schedule),
       loss_(std::move(loss)),
       options_(options),
+      strategy_(options.strategy ? options.strategy : std::make_shared<Strategy>()),
       parameters_(optimizer.parameters()),
       scaler_(options.loss_scale) {
   check(options_.accumulate >= 1, "trainer: expected to accumulate at least 1 micro-batch, got ", options_.accumulate);
   check(options_.clip_norm >= 0, "trainer: expected a clip norm of at least 0, got ", options_.clip_norm);
+  check(loader.world_size() == strategy_->world_size(), "trainer: the loader's world has ", loader.world_size(), " ranks, the strategy's ",
+        strategy_->world_size());
   if (!options_.fused_update || options_.layerwise != nullptr) return;
   constexpr const char* kReason =
       " needs all gradients before the first update, which a fused update keeps only layer by layer (accumulate_schedule = layerwise)";
@@ -78,7 +79,10 @@ Trainer::Trainer(Loader& loader, Optimizer& optimizer, const Schedule& schedule,
   check(options_.non_finite != NonFinitePolicy::skip, "trainer: skipping steps that are not finite", kReason);
 }
 
-std::int64_t Trainer::steps_per_epoch() const { return (loader_.num_batches() + options_.accumulate - 1) / options_.accumulate; }
+std::int64_t Trainer::steps_per_epoch() const {
+  const std::int64_t batches = options_.accumulate * loader_.world_size();
+  return (loader_.num_batches() + batches - 1) / batches;
+}
 
 LayerwiseWindow Trainer::forward_layerwise(const Loader::Upcoming& window) {
   check(window.batches <= loader_.num_held(), "trainer: layer by layer the loader must hold the window's ", window.batches,
@@ -87,31 +91,33 @@ LayerwiseWindow Trainer::forward_layerwise(const Loader::Upcoming& window) {
   std::vector<Batch> batches;
   for (std::int64_t i = 0; i < window.batches; ++i) batches.push_back(*loader_.next());
   random_state().seed = options_.seed;
-  return {*options_.layerwise, std::move(batches), std::uint32_t(num_steps_), loss_factor(window), scaler_.scale()};
+  return {*options_.layerwise, std::move(batches), {std::uint32_t(num_steps_), window.first}, strategy_->loss_factor(window), scaler_.scale()};
 }
 
-void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused) {
-  const auto updates_now = [&] {
-    return fused != nullptr && (options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss));
-  };
+void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, const Announcements& announcements) {
+  if (window.batches == 0) {
+    optimizer_.zero_grad();
+    if (announcements) announcements();
+    loader_.skip();
+    return;
+  }
   if (options_.layerwise != nullptr) {
-    forward_layerwise(window).backward(
-        {.on_loss = adder_to(result), .announcements = [&] { return updates_now() ? fused->options() : BackwardOptions(); }});
+    forward_layerwise(window).backward({.on_loss = adder_to(result), .announcements = announcements});
     return;
   }
   optimizer_.zero_grad();  // of a window that an exception broke off
-  std::int64_t samples_before = 0, first_size = 0;
+  std::int64_t samples_before = window.first, first_size = 0;
   for (std::int64_t i = 0; i < window.batches; ++i) {
     const std::optional<Batch> batch = loader_.next();
     if (i == 0) first_size = batch->size;
-    begin_section(batch->input.device(), section_of(window, i, first_size));
+    begin_section(batch->input.device(), section_of(window, i, first_size) + strategy_->section());
     random_state().seed = options_.seed;
     set_random_position(std::uint32_t(num_steps_), samples_before);
-    const BatchLoss loss = loss_(*batch, loss_factor(window));
+    const BatchLoss loss = loss_(*batch, strategy_->loss_factor(window));
     adder_to(result)(loss);
     const bool is_last = i + 1 == window.batches;
     BackwardOptions backward_options;
-    if (is_last && updates_now()) backward_options = fused->options();
+    if (is_last && announcements) backward_options = announcements();
     backward_options.is_last = is_last;
     if (scaler_.scale() != 1) backward_options.grad_out = full(loss.loss.shape(), scaler_.scale(), loss.loss.dtype(), loss.loss.device());
     backward(loss.loss, std::move(backward_options));
@@ -119,15 +125,40 @@ void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, Fus
   }
 }
 
+void Trainer::share(const Loader::Upcoming& window, StepResult& result) {
+  if (strategy_->is_together()) {
+    double sums[] = {result.loss, double(result.correct)};
+    strategy_->sum(sums);
+    result.loss = sums[0];
+    result.correct = std::int64_t(sums[1]);
+    result.targets = window.all_targets;
+  } else {
+    result.loss /= strategy_->loss_factor(window) * double(std::max<std::int64_t>(window.targets, 1));
+    result.targets = window.targets;
+  }
+}
+
+void Trainer::step_without_batch(StepResult& result) {
+  loader_.skip();
+  optimizer_.begin_step(result.lr);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const KindScope kind(MemoryKind::gradient);
+    set_grad(parameters_[i], zeros(parameters_[i].shape(), parameters_[i].dtype(), parameters_[i].device()));
+    optimizer_.update_parameter(std::int64_t(i), result.lr);
+    clear_grad(parameters_[i]);
+  }
+  optimizer_.end_step();
+}
+
 std::string Trainer::first_non_finite(const LoaderState& start, const Loader::Upcoming& window) {
   loader_.set_state(start);
   FiniteWatch watch;
-  if (options_.layerwise != nullptr && options_.fused_update) {
+  if (options_.layerwise != nullptr && options_.fused_update && window.batches > 0) {
     GradMeasure measure(optimizer_);  // gradients of one stage at a time fit into memory
     forward_layerwise(window).backward({.announcements = [&] { return measure.options(); }});
   } else {
     StepResult ignored;
-    run_window(window, ignored);
+    run_window(window, ignored, {});
   }
   return watch.finding() ? to_text(*watch.finding()) : "no single op is to blame";
 }
@@ -164,27 +195,36 @@ std::optional<StepResult> Trainer::step() {
   const bool is_layerwise = options_.layerwise != nullptr;
   if (!parameters_.empty())
     begin_section(parameters_.front().device(),
-                  is_layerwise ? concat("window of ", window.batches, ", samples ", window.samples) : "window");
-  if (window.batches == 0) {
+                  is_layerwise ? concat("window of ", window.batches, ", samples ", window.samples, strategy_->section()) : "window");
+  if (window.all_batches == 0) {
     optimizer_.zero_grad();
     loader_.next();
     return std::nullopt;
   }
-  StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.samples, .targets = window.targets, .loss_scale = scaler_.scale()};
+  strategy_->begin_step(num_steps_ + 1);
+  StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.all_samples, .loss_scale = scaler_.scale()};
+  const bool is_together = strategy_->is_together();
+  attempt(start, window, result);
+  if (result.is_applied) finish_step(result);
+  else if (!is_together) ++num_steps_;
+  strategy_->end_step(scaler_);
+  return result;
+}
+
+void Trainer::attempt(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
+  if (window.batches == 0 && !strategy_->is_together()) return step_without_batch(result);
   if (options_.fused_update) {
     const bool needs_norm =
         options_.clip_norm > 0 || options_.loss_scale.mode == ScalerMode::dynamic || options_.non_finite == NonFinitePolicy::skip;
     if (needs_norm) step_in_two_passes(start, window, result);
     else step_fused(start, window, result);
-    if (result.is_applied) finish_step(result);
-    return result;
+    return;
   }
-  run_window(window, result);
+  run_window(window, result, [&] { return strategy_->reduced({}); });
+  strategy_->finish_backward();
+  share(window, result);
   judge(start, window, result, scaler_.check(parameters_));
-  if (!result.is_applied) return result;
-  optimizer_.step(result.lr, grad_scale(result));
-  finish_step(result);
-  return result;
+  if (result.is_applied) optimizer_.step(result.lr, grad_scale(result));
 }
 
 void Trainer::judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const GradScaler::Unscaled& gradients) {
@@ -207,33 +247,51 @@ double Trainer::grad_scale(const StepResult& result) const {
 
 void Trainer::step_in_two_passes(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
   GradMeasure measure(optimizer_);
-  std::optional<LayerwiseWindow> pass(forward_layerwise(window));
+  std::optional<LayerwiseWindow> pass;
+  const bool has_batch = window.batches > 0;  // without one, gradients are those of the other ranks
+  const auto go_back = [&](bool is_repeated, const std::function<void(const BatchLoss&)>& on_loss, const Announcements& announcements) {
+    if (has_batch) pass->backward({.is_repeated = is_repeated, .on_loss = on_loss, .announcements = announcements});
+    else announcements();
+    strategy_->finish_backward();
+  };
+  if (has_batch) pass.emplace(forward_layerwise(window));
+  else loader_.skip();
   const CostMeter before = cost_meter();
-  pass->backward({.is_repeated = true, .on_loss = adder_to(result), .announcements = [&] { return measure.options(); }});
+  go_back(true, adder_to(result), [&] { return strategy_->reduced(measure.options()); });
   // A backward that only measures is work done twice, like a replay.
   CostMeter& meter = cost_meter();
   meter.replay.flops = before.replay.flops + (meter.total.flops - before.total.flops);
   meter.replay.bytes = before.replay.bytes + (meter.total.bytes - before.total.bytes);
+  share(window, result);
   judge(start, window, result, scaler_.unscaled(measure.norm()));
   if (!result.is_applied) return;
   if (!result.note.empty()) {
     // The policy `report` went through the window again to find the op.
     pass.reset();
     loader_.set_state(start);
-    pass.emplace(forward_layerwise(window));
+    if (has_batch) pass.emplace(forward_layerwise(window));
+    else loader_.skip();
   }
   FusedUpdate fused(optimizer_, result.lr, grad_scale(result), false);
-  pass->backward({.announcements = [&] { return fused.options(); }});
+  go_back(false, {}, [&] { return strategy_->reduced(fused.options()); });
   fused.finish();
 }
 
 void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
   const bool stops = options_.non_finite == NonFinitePolicy::stop;
   FusedUpdate fused(optimizer_, result.lr, 1 / result.loss_scale, stops);
+  const auto updates_now = [&] { return options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss); };
   try {
-    run_window(window, result, &fused);
-    if (std::isfinite(result.loss) || !stops) result.grad_norm = fused.finish();  // a GPU tells of gradients only here
+    run_window(window, result, [&] {
+      share(window, result);
+      return updates_now() ? strategy_->reduced(fused.options()) : BackwardOptions();
+    });
+    if (updates_now()) {
+      strategy_->finish_backward();
+      result.grad_norm = fused.finish();  // a GPU tells of gradients only here
+    }
   } catch (const NonFinite& error) {
+    strategy_->abandon_backward();
     optimizer_.zero_grad();
     fail<NonFinite>("step ", num_steps_ + 1, ": ", error.what());
   }
@@ -261,20 +319,30 @@ void Trainer::finish_step(StepResult& result) {
   ++num_steps_;
 }
 
-Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss) {
+Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss, Strategy* strategy) {
   const NoGradScope no_grad;
   const ModeScope evaluation_mode(model);
   Evaluation total;
   double correct = 0;
   if (loader.state().position != 0) loader.set_state({loader.state().epoch, 0});
-  for (Loader::Upcoming next = loader.upcoming(1); next.batches > 0; next = loader.upcoming(1)) {
+  for (Loader::Upcoming next = loader.upcoming(1); next.all_batches > 0; next = loader.upcoming(1)) {
+    total.samples += next.all_samples;
+    total.targets += next.all_targets;
+    if (next.batches == 0) {
+      loader.skip();
+      continue;
+    }
     const std::optional<Batch> batch = loader.next();
     begin_section(batch->input.device(), concat("evaluation of ", batch->size));
     const BatchLoss batch_loss = loss(*batch, 1);
     total.loss += value_of(batch_loss.loss);
     correct += double(batch_loss.correct);
-    total.samples += next.samples;
-    total.targets += next.targets;
+  }
+  if (strategy != nullptr) {
+    double sums[] = {total.loss, correct};
+    strategy->sum(sums);
+    total.loss = sums[0];
+    correct = sums[1];
   }
   loader.next();
   const double count = double(total.targets > 0 ? total.targets : 1);

@@ -24,6 +24,7 @@ struct BatchLoss {
 using LossFunction = std::function<BatchLoss(const Batch& batch, double scale)>;
 class LayerwiseWindow;
 class ModelLoss;
+class Strategy;
 
 // What to do when a loss or a gradient is infinite or NaN.
 enum class NonFinitePolicy : std::uint8_t {
@@ -47,15 +48,20 @@ struct TrainerOptions {
   std::uint64_t seed = 0;       // of the model's random numbers
   GradScalerOptions loss_scale = {.mode = ScalerMode::off};
   NonFinitePolicy non_finite = NonFinitePolicy::stop;
+  // What other ranks have to do with it (strategy.h); null: there are none. The loader must hand out this rank's batches, in
+  // runs of `accumulate`.
+  std::shared_ptr<Strategy> strategy = {};
 };
 
 struct StepResult {
-  double loss = 0;              // mean over the window's targets
+  double loss = 0;              // mean over `targets`
   double lr = 0, grad_norm = 0; // the norm of the unscaled gradients before clipping
-  std::int64_t samples = 0, targets = 0, correct = 0;
+  std::int64_t samples = 0;     // of all ranks
+  std::int64_t targets = 0, correct = 0;  // of the window; under local_sgd of this rank's part of it, which may be empty
   double loss_scale = 1;        // of this step
   double lost_updates_share = 0; // of the elements whose update rounding has swallowed
-  bool is_applied = true;       // false: skipped; no weight, no optimizer state and no schedule position has changed
+  // False: skipped; no weight and no optimizer state has changed, and no schedule position either, unless the rank skips alone.
+  bool is_applied = true;
   std::string note = {};        // why it was skipped, or what the policy `report` has found
 };
 
@@ -77,9 +83,15 @@ class Trainer {
   GradScaler& scaler() { return scaler_; }
 
  private:
-  // Forward and backward over the window's micro-batches: gradients, and sums into the result. `fused`, or null, updates
-  // in the last one, unless the loss is not finite.
-  void run_window(const Loader::Upcoming& window, StepResult& result, FusedUpdate* fused = nullptr);
+  // Asked for when all losses of this rank are known, before the last backward, or instead of it where there is no micro-batch.
+  using Announcements = std::function<BackwardOptions()>;
+  // Forward and backward over the window's micro-batches: gradients, and sums into the result.
+  void run_window(const Loader::Upcoming& window, StepResult& result, const Announcements& announcements);
+  // Makes loss and hits those of all ranks, where they decide together.
+  void share(const Loader::Upcoming& window, StepResult& result);
+  // The step of a rank that has no micro-batch in this window and trains alone: gradients are zero.
+  void step_without_batch(StepResult& result);
+  void attempt(const LoaderState& start, const Loader::Upcoming& window, StepResult& result);
   // The micro-batches of a window, forward through all stages but the head.
   LayerwiseWindow forward_layerwise(const Loader::Upcoming& window);
   // The whole of a step with a fused update: in one backward, or layer by layer in two.
@@ -100,6 +112,7 @@ class Trainer {
   Schedule schedule_;
   LossFunction loss_;
   TrainerOptions options_;
+  std::shared_ptr<Strategy> strategy_;
   std::vector<Tensor> parameters_;
   GradScaler scaler_;
   // Where the skips in a row that are going on began: a stop goes back there.
@@ -116,7 +129,8 @@ struct Evaluation {
   std::int64_t samples = 0, targets = 0;
 };
 
-// One epoch of the loader without gradients, in evaluation mode; the module's mode is put back.
-Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss);
+// One epoch of the loader without gradients, in evaluation mode; the module's mode is put back. Of several ranks each takes its
+// own batches, and all get the result.
+Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss, Strategy* strategy = nullptr);
 
 }  // namespace refrain

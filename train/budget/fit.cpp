@@ -164,7 +164,7 @@ std::string flags_text(const Config& from, const FitEntry& entry) {
   return text;
 }
 
-OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std::int64_t limit) {
+OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std::int64_t limit, int world_size) {
   const auto said = [&](std::string_view before, const FitEntry& entry) {
     OutOfMemory more(concat(error.what(), "; ", before, flags_text(config, entry), " would take ", bytes_text(entry.planned.bytes)));
     more.requested = error.requested;
@@ -175,8 +175,8 @@ OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std
     return more;
   };
   try {
-    if (config.checkpoint != "budget" && planned_cost(config).bytes <= limit) return error;
-    const FitOptions same_bits{.batch = false, .schedule = false};
+    if (config.checkpoint != "budget" && planned_cost(config, {.world_size = world_size}).bytes <= limit) return error;
+    const FitOptions same_bits{.batch = false, .schedule = false, .plan = {.world_size = world_size}};
     Search search{.options = same_bits, .budget = limit};
     search.look_at_cut(without_checkpoints(config));
     const std::int64_t total = config.batch * config.accumulate;

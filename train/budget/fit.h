@@ -47,6 +47,6 @@ std::string flags_text(const Config& from, const FitEntry& entry);
 // The error, with the nearest change of the training that stays within `limit` in its message: first what keeps every bit,
 // checkpoints and then a fused update; then smaller micro-batches; else the least there is. As it came where the plan says
 // that the configuration itself fits, or cannot be planned.
-OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std::int64_t limit);
+OutOfMemory with_nearest_fit(const OutOfMemory& error, const Config& config, std::int64_t limit, int world_size = 1);
 
 }  // namespace refrain

@@ -17,7 +17,7 @@ inline std::string plan_key(Config config, const PlanOptions& options) {
   const PlannedData data = find_planned_data(config, options.num_train, options.num_test);
   config.memory_limit = config.memory_budget = {};
   config.run_dir.clear();
-  return concat(to_toml(config), data.train.input_shape, data.train.num_classes, ' ', data.train.size, ' ', data.test.size);
+  return concat(to_toml(config), data.train.input_shape, data.train.num_classes, ' ', data.train.size, ' ', data.test.size, ' ', options.world_size);
 }
 
 // A value for each key, made when it is not there; several threads may ask at a time.

@@ -10,7 +10,7 @@ namespace refrain {
 PlannedCost planned_cost(const Config& config, const PlanOptions& options) {
   static PlanCache<PlannedCost> cache;
   return cache.get(plan_key(config, options), [&] {
-    const Plan plan = plan_training(config, {.num_train = options.num_train, .num_test = options.num_test});
+    const Plan plan = plan_training(config, {.num_train = options.num_train, .num_test = options.num_test, .world_size = options.world_size});
     return PlannedCost{.bytes = plan.reserved_bytes, .step = plan.step.total, .flops = plan.run.total.flops, .replayed_flops = plan.run.replay.flops};
   });
 }
@@ -18,7 +18,8 @@ PlannedCost planned_cost(const Config& config, const PlanOptions& options) {
 TensorBytes tensor_bytes(const Config& config, const PlanOptions& options) {
   static PlanCache<TensorBytes> cache;
   return cache.get(plan_key(config, options), [&] {
-    const Plan plan = plan_training(config, {.num_train = options.num_train, .num_test = options.num_test, .work = false, .is_packed = false});
+    const Plan plan = plan_training(config, {.num_train = options.num_train, .num_test = options.num_test, .work = false, .is_packed = false,
+                                             .world_size = options.world_size});
     const auto most = [&](MemoryKind kind) { return plan.ledger.peak_per_kind()[std::size_t(kind)]; };
     return TensorBytes{.peak = plan.ledger.peak_bytes(),
                        .parameters = most(MemoryKind::parameter) + most(MemoryKind::optimizer_state),

@@ -1,0 +1,69 @@
+// What of the training loop depends on there being other ranks: how losses are weighted, what happens to final gradients, what
+// all ranks decide by, and what follows a step. The class itself is a world of one, where nothing happens.
+#pragma once
+
+#include <refrain/autograd/tape.h>
+#include <refrain/data/loader.h>
+#include <refrain/dist/process_group.h>
+#include <refrain/nn/module.h>
+#include <refrain/optim/grad_scaler.h>
+#include <refrain/optim/optimizer.h>
+#include <refrain/train/config.h>
+
+#include <memory>
+#include <span>
+
+namespace refrain {
+
+class Strategy {
+ public:
+  Strategy() = default;
+  virtual ~Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  virtual int rank() const { return 0; }
+  virtual int world_size() const { return 1; }
+  bool is_main() const { return rank() == 0; }
+
+  // The next step is this one, for messages.
+  virtual void begin_step(std::int64_t) {}
+  // Whether all ranks make this step with the same gradients, losses and loss scale. Otherwise each decides alone, and a step
+  // counts although it was left out.
+  virtual bool is_together() const { return true; }
+  // Makes of a window's sum of losses what is gone backward from: every target of all ranks has the same weight.
+  virtual double loss_factor(const Loader::Upcoming& window) const { return window.all_targets > 0 ? 1.0 / double(window.all_targets) : 0; }
+
+  // For the last backward of a step: `then` hears of gradients that are those of all ranks. Afterwards, or on a rank without a
+  // micro-batch, finish_backward() once; abandon_backward() after an exception that all ranks meet.
+  virtual BackwardOptions reduced(BackwardOptions then) { return then; }
+  virtual void finish_backward() {}
+  virtual void abandon_backward() {}
+
+  // Over all ranks, on every rank; they must all call it.
+  virtual void sum(std::span<double>) {}
+  virtual void maximum(std::span<double>) {}
+
+  // After every step, applied or not. May change parameters, optimizer state and loss scale.
+  virtual void end_step(GradScaler&) {}
+  // Whether to stop now, given that this rank was asked to: the same answer on every rank.
+  virtual bool stops(bool is_asked) { return is_asked; }
+  // A snapshot of this step can be gone on from.
+  virtual bool can_save() const { return true; }
+  // After the last step.
+  virtual void finish(GradScaler&) {}
+
+  // What allocates otherwise in a step is part of its section's name (core/memory/layout.h); nothing where all are alike.
+  virtual std::string section() const { return {}; }
+  // Whether a later step allocates otherwise than the last one.
+  virtual bool will_change() const { return false; }
+
+  virtual OptimizerState state_dict() const { return {}; }
+  virtual void load_state(const OptimizerState&) {}
+};
+
+// As config.strategy says. Broadcasts rank 0's parameters and buffers. Throws InvalidArgument for several ranks without a
+// strategy, and for what does not go together.
+std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer);
+
+}  // namespace refrain
