@@ -62,6 +62,7 @@ TEST_CASE("emulator cuDNN: deterministic algorithms that multiply and add are ta
       CHECK(cudnn_record().algorithm == algorithm);
       CHECK(cudnn_record().math == math);
       CHECK(cudnn_record().has_bias == has_bias);
+      CHECK(cudnn_record().stream == p.device.state().range->cuda().stream);
       CHECK(std::int64_t(cudnn_record().workspace_bytes) <= bytes);
     };
     for (const GemmEngine engine : {GemmEngine::cudnn, GemmEngine::automatic}) {
@@ -90,6 +91,12 @@ TEST_CASE("emulator cuDNN: an algorithm is chosen once a shape, dtype and worksp
   p.forward(p.bias, bytes);
   p.backward_weight(bytes);
   CHECK(cudnn_record().num_choices == num_choices + 6);
+  // One number different at a time.
+  const Conv others[] = {{{2, 2, 9, 7}, {3, 2, 2, 2}, 2, 1}, {{1, 3, 9, 7}, {3, 3, 2, 2}, 2, 1}, {{1, 2, 8, 7}, {3, 2, 2, 2}, 2, 1},
+                         {{1, 2, 9, 8}, {3, 2, 2, 2}, 2, 1}, {{1, 2, 9, 7}, {4, 2, 2, 2}, 2, 1}, {{1, 2, 9, 7}, {3, 2, 3, 2}, 2, 1},
+                         {{1, 2, 9, 7}, {3, 2, 2, 3}, 2, 1}, {{1, 2, 9, 7}, {3, 2, 2, 2}, 1, 1}, {{1, 2, 9, 7}, {3, 2, 2, 2}, 2, 0}};
+  for (const Conv& neighbour : others) Problem{neighbour, DType::f32}.forward({}, bytes);
+  CHECK(cudnn_record().num_choices == num_choices + 6 + int(std::size(others)));
 }
 
 TEST_CASE("emulator cuDNN: algorithms are chosen among those that the workspace is enough for") {

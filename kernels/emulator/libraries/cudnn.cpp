@@ -62,11 +62,12 @@ cudnnStatus_t find(CudnnDirection direction, const CudnnTensor& x, const CudnnTe
   if (const cudnnStatus_t status = check(x, filter, c, y); status != CUDNN_STATUS_SUCCESS) return status;
   for (const auto algorithm : algorithms) {
     if (*num == wanted) break;
-    const bool is_exact = direction == CudnnDirection::forward || algorithm != 0;
+    // Those that the headers call so, and, to see whether the answer is heeded, the one with explicit columns.
+    const bool is_exact = direction == CudnnDirection::forward ? int(algorithm) != CUDNN_CONVOLUTION_FWD_ALGO_GEMM : algorithm != 0 && algorithm != 3;
     // Of f32 the answer may be the default arithmetic, although FMA was asked for: who takes it over has TF32.
     found[(*num)++] = {.algo = algorithm, .status = CUDNN_STATUS_SUCCESS, .time = float(*num),
                        .memory = std::size_t(workspace_bytes(direction, int(algorithm), x, filter, c, y)),
-                       .determinism = is_exact && algorithm != 3 ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC,
+                       .determinism = is_exact ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC,
                        .mathType = is_half(x.type) ? c.math : CUDNN_DEFAULT_MATH, .reserved = {}};
   }
   return CUDNN_STATUS_SUCCESS;
@@ -90,7 +91,8 @@ cudnnStatus_t take(cudnnHandle_t handle, const void* alpha, const void* beta, co
   }
   CudnnRecord& record = cudnn_record();
   record = {.num_choices = record.num_choices, .num_runs = record.num_runs + 1, .algorithm = call.algorithm, .math = int(call.convolution.math),
-            .workspace_bytes = std::size_t(call.workspace_bytes), .has_bias = call.bias != nullptr};
+            .workspace_bytes = std::size_t(call.workspace_bytes), .has_bias = call.bias != nullptr,
+            .stream = behind<Context>(handle).stream};
   submit(behind<Context>(handle).stream, [call] { run_cudnn_call(call); });
   return CUDNN_STATUS_SUCCESS;
 }
@@ -157,8 +159,8 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t, cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t filter, cudnnConvolutionDescriptor_t c,
                                                      cudnnTensorDescriptor_t y, int wanted, int* num, cudnnConvolutionFwdAlgoPerf_t* found) {
   return find(CudnnDirection::forward, behind<CudnnTensor>(x), behind<CudnnTensor>(filter), behind<CudnnConvolution>(c), behind<CudnnTensor>(y),
-              {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
-               CUDNN_CONVOLUTION_FWD_ALGO_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM},
+              {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_GEMM,
+               CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM},
               wanted, num, found);
 }
 cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t, cudnnFilterDescriptor_t filter, cudnnTensorDescriptor_t y,

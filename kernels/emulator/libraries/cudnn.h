@@ -12,6 +12,7 @@ struct CudnnRecord {
   int algorithm = -1, math = -1;
   std::size_t workspace_bytes = 0;
   bool has_bias = false;
+  const void* stream = nullptr;
 };
 inline CudnnRecord& cudnn_record() {
   static CudnnRecord record;
