@@ -19,6 +19,32 @@ std::string cuda_name(int index);  // such as "NVIDIA H100 80GB HBM3, compute ca
 // Host memory that is pinned for copies: it is outside every arena.
 std::int64_t cuda_pinned_bytes();
 
+// While it lives, work given to a CUDA device is gathered into CUDA graphs, each launched when something waits or copies to or
+// from the host, and at the end. The program is called as always and does the same; the scope is meant for a step that repeats.
+// Only the thread that made it may give the device work meanwhile. Nothing on other devices, inside another scope, and the first
+// time on a device.
+class CudaGraphScope {
+ public:
+  explicit CudaGraphScope(const Device& device);
+  ~CudaGraphScope();  // finish(), but for its errors
+  CudaGraphScope(const CudaGraphScope&) = delete;
+  CudaGraphScope& operator=(const CudaGraphScope&) = delete;
+  // Launches what is left. Throws CudaError.
+  void finish();
+
+ private:
+  Device device_;
+  bool is_on_;
+};
+
+// Since the device was made.
+struct CudaGraphCounts {
+  std::int64_t launches = 0, nodes = 0;  // graphs launched, and the kernels and copies in them
+  std::int64_t instantiations = 0;       // of a topology that none of the last ones had
+  std::int64_t bytes = 0;                // by which the device's free memory fell meanwhile: outside the arena
+};
+CudaGraphCounts cuda_graph_counts(const Device& device);
+
 namespace detail {
 
 // Pinned host memory of a tensor's size, from which the tensor is filled while the device computes. The calls go round in the

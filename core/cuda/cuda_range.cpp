@@ -32,14 +32,14 @@ bool CudaRange::commit(std::int64_t end) {
 void CudaRange::read(std::byte* host, const std::byte* from, std::int64_t bytes) const {
   if (bytes == 0) return;
   make_current(context_.index);
-  staging_.read(host, from, bytes, compute_.get());
+  staging_.read(host, from, bytes, compute());
   fault_.check();
 }
 
 void CudaRange::write(std::byte* to, const std::byte* host, std::int64_t bytes) const {
   if (bytes == 0) return;
   make_current(context_.index);
-  staging_.write(to, host, bytes, compute_.get());
+  staging_.write(to, host, bytes, compute());
 }
 
 void CudaRange::copy(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
@@ -53,12 +53,14 @@ void CudaRange::fill(const Shape& shape, int size, std::byte* to, const Strides&
 
 void CudaRange::synchronize() const {
   make_current(context_.index);
+  graphs_.close();
   compute_.synchronize();
   fault_.check();
 }
 
 Cuda CudaRange::cuda() const {
   make_current(context_.index);
+  graphs_.open();
   return {.stream = compute_.get(), .fault = fault_.on_device(), .index = context_.index};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/core/cuda/fault.cuh>
+#include <refrain/core/cuda/graph.cuh>
 #include <refrain/core/cuda/staging.cuh>
 #include <refrain/core/cuda/virtual_memory.cuh>
 #include <refrain/core/device.h>
@@ -25,8 +26,13 @@ class CudaRange : public detail::AddressRange {
   // Makes the device the calling thread's, so that what it launches now goes there.
   Cuda cuda() const override;
 
-  cudaStream_t compute() const { return compute_.get(); }
+  // For events and copies: nothing on it is being captured.
+  cudaStream_t compute() const {
+    graphs_.close();
+    return compute_.get();
+  }
   cudaStream_t uploads() const { return uploads_.get(); }
+  GraphSections& graphs() const { return graphs_; }
 
  private:
   // What a member's constructor needs: the device's context.
@@ -38,6 +44,7 @@ class CudaRange : public detail::AddressRange {
   Context context_;
   VirtualMemory memory_;
   Stream compute_, uploads_;
+  mutable GraphSections graphs_{compute_.get()};
   FaultReport fault_;
   mutable Staging staging_;
 };

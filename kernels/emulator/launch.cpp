@@ -19,7 +19,7 @@ cudaError_t launch(const Kernel& kernel, dim3 grid, dim3 block, std::size_t shar
   if (shared_bytes > options().max_shared_bytes) return cudaErrorInvalidValue;
   // The names may not live until a deferred launch runs.
   submit(stream, [name = std::string(kernel.name), function = kernel.function, symbol = kernel.symbol, grid, block, shared_bytes,
-                  run = std::move(body)] { run_grid({name, function, symbol}, grid, block, shared_bytes, run); });
+                  run = std::move(body)] { run_grid({name, function, symbol}, grid, block, shared_bytes, run); }, kernel.function);
   return cudaSuccess;
 }
 

@@ -2,6 +2,7 @@
 #include <refrain/kernels/emulator/options.h>
 #include <refrain/kernels/emulator/queue.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <mutex>
@@ -16,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 struct Stream {
   std::deque<std::function<void()>> work;
   std::uint64_t num_given = 0, num_done = 0;
+  std::unique_ptr<std::vector<GraphNode>> capture;
+  bool is_spoiled = false;
 };
 
 // A point in a stream's work.
@@ -54,7 +57,7 @@ void run_to(Stream& stream, std::uint64_t position) {
 
 }  // namespace
 
-void submit(cudaStream_t stream, std::function<void()> work) {
+void submit(cudaStream_t stream, std::function<void()> work, const void* what) {
   const std::lock_guard lock(queues().mutex);
   if (stream == nullptr) {
     drain_all();
@@ -63,6 +66,10 @@ void submit(cudaStream_t stream, std::function<void()> work) {
     return;
   }
   Stream& queue = *handle(stream);
+  if (queue.capture != nullptr) {
+    queue.capture->push_back({std::move(work), what});
+    return;
+  }
   queue.work.push_back(std::move(work));
   ++queue.num_given;
   if (!options().is_deferred) run_to(queue, queue.num_given);
@@ -86,6 +93,33 @@ bool poll(cudaStream_t stream) {
   Stream& queue = *handle(stream);
   if (!queue.work.empty()) run_to(queue, queue.num_done + 1);
   return queue.work.empty();
+}
+
+bool begin_capture(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream == nullptr || handle(stream)->capture != nullptr) return false;
+  handle(stream)->capture = std::make_unique<std::vector<GraphNode>>();
+  handle(stream)->is_spoiled = false;
+  return true;
+}
+
+bool is_capturing(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream != nullptr) return handle(stream)->capture != nullptr;
+  return std::any_of(queues().streams.begin(), queues().streams.end(), [](const auto* each) { return (*each)->capture != nullptr; });
+}
+
+void spoil_capture(cudaStream_t stream) {
+  const std::lock_guard lock(queues().mutex);
+  handle(stream)->is_spoiled = true;
+}
+
+Captured end_capture(cudaStream_t stream, std::vector<GraphNode>& nodes) {
+  const std::lock_guard lock(queues().mutex);
+  if (stream == nullptr || handle(stream)->capture == nullptr) return Captured::none;
+  nodes = std::move(*handle(stream)->capture);
+  handle(stream)->capture.reset();
+  return handle(stream)->is_spoiled ? Captured::spoiled : Captured::good;
 }
 
 cudaStream_t create_stream() {

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 namespace refrain::emulator {
 
-// Gives a stream its next work. The null stream waits for all others and runs at once.
-void submit(cudaStream_t stream, std::function<void()> work);
+// Gives a stream its next work. The null stream waits for all others and runs at once. `what` is the kernel, or null: what a
+// captured graph's node is known by.
+void submit(cudaStream_t stream, std::function<void()> work, const void* what = nullptr);
 // Runs all that was given to the stream, and what that waits for. Throws Error for what went wrong.
 void drain(cudaStream_t stream);
 void drain_all();
@@ -25,6 +27,18 @@ bool is_stream(cudaStream_t stream);
 cudaEvent_t create_event();
 bool destroy_event(cudaEvent_t event);
 bool is_event(cudaEvent_t event);
+// Work given to a stream while it captures is recorded and not run (runtime_graph.cpp).
+struct GraphNode {
+  std::function<void()> run;
+  const void* what;
+};
+bool begin_capture(cudaStream_t stream);
+bool is_capturing(cudaStream_t stream);  // the null stream: any
+// What was asked of the stream cannot be captured: the capture is lost.
+void spoil_capture(cudaStream_t stream);
+enum class Captured { good, spoiled, none };
+Captured end_capture(cudaStream_t stream, std::vector<GraphNode>& nodes);
+
 // The event is where the stream's work ends now.
 void record_event(cudaEvent_t event, cudaStream_t stream);
 // What is given to the stream from now on runs after the event as it is recorded now.

@@ -50,7 +50,9 @@ cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return guarded([] { drain_all(); }); }
+cudaError_t cudaDeviceSynchronize() {
+  return is_capturing(nullptr) ? note_error(cudaErrorStreamCaptureUnsupported) : guarded([] { drain_all(); });
+}
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (!exists(device)) return note_error(cudaErrorInvalidDevice);

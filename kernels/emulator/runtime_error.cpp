@@ -30,6 +30,17 @@ Text text_of(cudaError_t error) {
     case cudaErrorNoDevice: return {"cudaErrorNoDevice", "no CUDA-capable device is detected"};
     case cudaErrorInsufficientDriver: return {"cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"};
     case cudaErrorLaunchFailure: return {"cudaErrorLaunchFailure", "unspecified launch failure"};
+    case cudaErrorStreamCaptureUnsupported:
+      return {"cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"};
+    case cudaErrorStreamCaptureInvalidated:
+      return {"cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"};
+    case cudaErrorStreamCaptureIsolation:
+      return {"cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"};
+    case cudaErrorIllegalState:
+      return {"cudaErrorIllegalState", "the operation cannot be performed in the present state"};
+    case cudaErrorGraphExecUpdateFailure:
+      return {"cudaErrorGraphExecUpdateFailure", "the graph update was not performed because it included changes which violated constraints "
+                                                 "specific to instantiated graph update"};
     case cudaErrorNotSupported: return {"cudaErrorNotSupported", "operation not supported"};
     default: return {"cudaErrorUnknown", "unknown error"};
   }

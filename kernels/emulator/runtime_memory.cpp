@@ -48,8 +48,10 @@ bool fits(cudaMemcpyKind kind, Side to, Side from) {
   }
 }
 
-cudaError_t give(cudaStream_t stream, std::function<void()> work) {
-  return guarded([&] { submit(stream, std::move(work)); });
+constexpr char kCopy = 0, kFill = 0;  // what a graph's nodes are
+
+cudaError_t give(cudaStream_t stream, std::function<void()> work, const void* what) {
+  return guarded([&] { submit(stream, std::move(work), what); });
 }
 
 struct Rows {
@@ -70,13 +72,19 @@ cudaError_t copy(void* to, const void* from, const Rows& rows, cudaMemcpyKind ki
   if (!fits(kind, to_side, from_side)) return note_error(cudaErrorInvalidValue);
   if (to_side == Side::device && !is_device_memory(to, rows.to_bytes())) return note_error(cudaErrorInvalidValue);
   if (from_side == Side::device && !is_device_memory(from, rows.from_bytes())) return note_error(cudaErrorInvalidValue);
+  const bool is_captured = stream != nullptr && is_capturing(stream);
+  if (is_captured && (!is_async || from_side == Side::pageable || to_side == Side::pageable)) {
+    spoil_capture(stream);
+    return note_error(cudaErrorStreamCaptureUnsupported);
+  }
   if (from_side == Side::pageable && is_async && options().is_deferred) {
     // Copied aside before the call returns, as a driver does.
     std::vector<char> aside(rows.width * rows.height);
     copy_rows(aside.data(), from, {rows.width, rows.from_pitch, rows.width, rows.height});
-    return give(stream, [to, rows, bytes = std::move(aside)] { copy_rows(to, bytes.data(), {rows.to_pitch, rows.width, rows.width, rows.height}); });
+    return give(stream, [to, rows, bytes = std::move(aside)] { copy_rows(to, bytes.data(), {rows.to_pitch, rows.width, rows.width, rows.height}); },
+                &kCopy);
   }
-  const cudaError_t error = give(stream, [to, from, rows] { copy_rows(to, from, rows); });
+  const cudaError_t error = give(stream, [to, from, rows] { copy_rows(to, from, rows); }, &kCopy);
   // Into pageable memory the call returns when the bytes are there.
   const bool is_waited_for = !is_async || to_side == Side::pageable;
   return error == cudaSuccess && is_waited_for ? guarded([&] { drain(stream); }) : error;
@@ -85,7 +93,7 @@ cudaError_t copy(void* to, const void* from, const Rows& rows, cudaMemcpyKind ki
 cudaError_t fill(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   if (!is_stream(stream)) return note_error(cudaErrorInvalidResourceHandle);
   if (!is_device_memory(to, bytes) && !pinned().has(to, bytes)) return note_error(cudaErrorInvalidValue);
-  return give(stream, [=] { std::memset(to, value, bytes); });
+  return give(stream, [=] { std::memset(to, value, bytes); }, &kFill);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, st
   return guarded([&] {
     submit(stream, [function, symbol, name = demangled(symbol), grid, block, shared_bytes, values = std::move(parameters)] {
       run(*function, Kernel{.name = name, .function = nullptr, .symbol = symbol}, grid, block, shared_bytes, values);
-    });
+    }, function);
   });
 }
 
