@@ -137,7 +137,7 @@ void Engine::run() {
       error = std::current_exception();
     }
     const std::lock_guard lock(mutex_);
-    operation->error = error;
+    operation->error = std::move(error);  // whoever waits is its only owner
     operation->is_done = true;
     changed_.notify_all();
     operation.reset();  // its scratch is freed where it is waited for

@@ -139,7 +139,8 @@ bool receive_some(const Socket& socket, std::string& bytes, std::size_t most, st
     }
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    problem = got == 0 ? "" : problem_of(errno);
+    // A process that dies with something unread resets the connection.
+    problem = got == 0 || errno == ECONNRESET ? "" : problem_of(errno);
     return false;
   }
   return true;

@@ -8,6 +8,7 @@
 # launcher"`, four ranks that do collectives for ever. SIGKILL: survivors have 3 s. SIGSTOP: REFRAIN_HEARTBEAT_TIMEOUT (8 s) and
 # 4 more.
 set -u
+export REFRAIN_TEST_KILLS=1
 if [ "$#" -lt 3 ]; then
   sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,12p
   exit 2

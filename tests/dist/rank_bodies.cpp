@@ -99,6 +99,7 @@ TEST_CASE("rank body", "[.]") {
 
 // For kills.sh: a launcher of four ranks that do collectives for ever.
 TEST_CASE("rank launcher", "[.]") {
+  if (variable("REFRAIN_TEST_KILLS").empty()) return;
   LaunchOptions options;
   options.num_ranks = 4;
   options.command = {"/proc/self/exe", "rank body"};
