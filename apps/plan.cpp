@@ -26,6 +26,7 @@ constexpr std::string_view kHelp =
     "  --rates GPU          estimate the time by the published rates of an a100, h100, h200, l4, l40s, rtx3090 or rtx4090\n"
     "  --train-samples N    samples to train on, where the data is not there to tell [60000]\n"
     "  --test-samples N     samples to test on, likewise [10000]\n"
+    "  --world N            plan rank 0 of so many, with --strategy; no rank has more batches [1]\n"
     "\n"
     "The training is run on tensors that have sizes and no bytes, through the same arena: peak and reserved bytes are the\n"
     "run's to the byte. Neither weights nor data are needed; headers of the data are read where they are. The time is an\n"
@@ -61,6 +62,8 @@ int plan_command(const std::vector<std::string>& arguments) {
       options.num_train = count_of(flag, reader.value(), "samples");
     else if (flag == "--test-samples")
       options.num_test = count_of(flag, reader.value(), "samples");
+    else if (flag == "--world")
+      options.world_size = int(count_of(flag, reader.value(), "ranks"));
     else
       rest.push_back(argument);
   }

@@ -88,6 +88,7 @@ int train_command(const std::vector<std::string>& arguments) {
     display.finish();
     throw;
   }
+  if (!result.is_main) return result.is_finished ? kDone : kInterrupted;
   if (!result.is_finished) {
     display.line(concat("interrupted after step ", result.steps, "; continue with: refrain train --resume ", config.run_dir));
     return kInterrupted;

@@ -238,6 +238,8 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   Plan plan;
   plan.num_train = data.train.size;
   plan.num_test = data.test.size;
+  plan.world_size = options.world_size;
+  plan.rank = options.rank;
   plan.notes = data.notes;
   plan.steps_per_epoch = windows.steps;
   plan.steps = total_steps(config, windows.steps);

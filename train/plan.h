@@ -28,7 +28,7 @@ struct PlanOptions {
   // With packing = "plan": false leaves the layout out, which takes half the time, and makes reserved_bytes those of packing =
   // "online". Everything else stays the same.
   bool is_packed = true;
-  // Of the ranks of such a world, this one. Rank 0 has the most samples of all, and the largest pieces to reduce at most.
+  // Of the ranks of such a world, this one. No rank has more batches than rank 0.
   int world_size = 1, rank = 0;
 };
 
@@ -46,6 +46,7 @@ struct PlannedWork {
 struct Plan {
   Config config;                      // as the run would resolve it
   std::int64_t num_train = 0, num_test = 0;
+  int world_size = 1, rank = 0;       // memory and work are this rank's
   std::vector<std::string> notes;     // what was assumed about the data, and why
   std::int64_t num_parameters = 0;
   std::int64_t steps = 0, steps_per_epoch = 0, evaluations = 0;

@@ -45,7 +45,7 @@ std::string percent(double share) {
 }
 
 double samples_a_second(const Plan& plan) {
-  const double samples = double(std::min(plan.config.batch * plan.config.accumulate, plan.num_train));
+  const double samples = double(std::min(plan.config.batch * plan.config.accumulate * plan.world_size, plan.num_train));
   return plan.step_seconds() > 0 ? samples / plan.step_seconds() : 0;
 }
 
@@ -57,6 +57,7 @@ std::string plan_report(const Plan& plan) {
   std::string out = concat("Plan of a training on ", where, ". Nothing was computed; of the data at most headers were read.\n\n");
   out += row("model", config.preset.empty() ? config.model : config.preset);
   out += row("parameters", std::to_string(plan.num_parameters));
+  if (plan.world_size > 1) out += row("strategy", concat(config.strategy, ", rank ", plan.rank, " of ", plan.world_size));
   out += row("device", std::string(name_of(device_kind(config))));
   out += row("precision", config.precision);
   out += row("optimizer", config.optimizer);
@@ -91,6 +92,11 @@ std::string plan_json(const Plan& plan, const Receipt* receipt, const Remedies& 
   json["preset"] = config.preset;
   json["num_parameters"] = plan.num_parameters;
   json["device"] = name_of(device_kind(config));
+  if (plan.world_size > 1) {
+    json["strategy"] = config.strategy;
+    json["world_size"] = plan.world_size;
+    json["rank"] = plan.rank;
+  }
   json["precision"] = config.precision;
   json["optimizer"] = config.optimizer;
   json["update"] = config.update;

@@ -211,7 +211,8 @@ struct Run : Program {
 
   RunResult result(bool is_finished, const Evaluation& test) const {
     const double samples = double(loader->state().epoch) * double(loader->num_samples()) + double(loader->state().position);
-    return {is_finished, trainer->num_steps(), train_seconds, samples / std::max(train_seconds, 1e-12), test, device.peak_bytes()};
+    return {is_finished, strategy->is_main(), trainer->num_steps(), train_seconds, samples / std::max(train_seconds, 1e-12), test,
+            device.peak_bytes()};
   }
 
   const RunHooks& hooks;

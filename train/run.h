@@ -50,6 +50,7 @@ struct RunOptions {
 
 struct RunResult {
   bool is_finished = false;  // false: stopped by should_stop, to be resumed
+  bool is_main = true;       // rank 0, which speaks for all
   std::int64_t steps = 0;
   double train_seconds = 0;  // of all steps, those before a resume included; without evaluations and snapshots
   double samples_per_second = 0;

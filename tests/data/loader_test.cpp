@@ -208,3 +208,75 @@ TEST_CASE("loader: a batch's storage changes version when its slot is given back
   loader.next();
   CHECK(held.storage()->version() != version);
 }
+
+TEST_CASE("loader: ranks together hand out every sample once an epoch, in the one order, each its own run of each window") {
+  for (const int world_size : {2, 3, 4}) {
+    for (const std::int64_t run : {1, 2}) {
+      for (const std::int64_t size : {1, 7, 24, 50}) {
+        INFO(world_size << " ranks, runs of " << run << ", " << size << " samples");
+        std::vector<std::unique_ptr<Loader>> loaders;
+        for (int rank = 0; rank < world_size; ++rank)
+          loaders.push_back(std::make_unique<Loader>(
+              numbers(size), LoaderOptions{.batch = 3, .seed = 4, .rank = rank, .world_size = world_size, .run = run}));
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          std::vector<std::int64_t> targets;
+          std::int64_t begin = 0;
+          while (!loaders[0]->is_at_end()) {
+            const Loader::Upcoming first = loaders[0]->upcoming(run);
+            std::int64_t samples = 0;
+            for (auto& loader : loaders) {
+              const Loader::Upcoming own = loader->upcoming(run);
+              CHECK(loader->state() == LoaderState{epoch, begin});
+              CHECK(own.all_samples == first.all_samples);
+              CHECK(own.all_targets == first.all_samples);
+              CHECK(own.all_batches == first.all_batches);
+              if (own.batches > 0) CHECK(own.first == samples);
+              samples += own.samples;
+              std::int64_t taken = 0;
+              for (std::int64_t i = 0; i < own.batches; ++i) {
+                const auto batch = loader->next();
+                for (const std::int64_t t : batch->target.to_vector<std::int64_t>()) targets.push_back(t), ++taken;
+              }
+              CHECK(taken == own.samples);
+              if (own.batches == 0) loader->skip();
+            }
+            CHECK(samples == first.all_samples);
+            begin += samples;
+          }
+          CHECK(targets == epoch_order(size, 4, epoch, true));
+          for (auto& loader : loaders) CHECK(!loader->next());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("loader: a position of one world is gone on from in another, and a rank's place in a window is its own") {
+  Loader two(numbers(40), {.batch = 4, .seed = 1, .rank = 1, .world_size = 2, .run = 2});
+  two.next();
+  CHECK(two.state() == LoaderState{0, 12});
+  two.next();
+  const LoaderState state = two.state();
+  CHECK(state == LoaderState{0, 16});
+  Loader one(numbers(40), {.batch = 4, .seed = 1});
+  one.set_state(state);
+  CHECK(one.next()->first == 16);
+  Loader three(numbers(40), {.batch = 4, .seed = 1, .rank = 2, .world_size = 3});
+  three.set_state(state);
+  CHECK(three.next()->first == 24);
+  CHECK(three.state() == LoaderState{0, 28});
+}
+
+TEST_CASE("loader: a rank that has no batch says so, and a world or run that cannot be is refused") {
+  Loader idle(numbers(3), {.batch = 4, .rank = 1, .world_size = 2});
+  CHECK(idle.upcoming(1).batches == 0);
+  CHECK(idle.upcoming(1).all_samples == 3);
+  CHECK_THROWS_AS(idle.next(), InvalidArgument);
+  idle.skip();
+  CHECK(!idle.next());
+  CHECK(idle.state() == LoaderState{1, 0});
+  Loader busy(numbers(8), {.batch = 4, .rank = 1, .world_size = 2});
+  CHECK_THROWS_AS(busy.skip(), InvalidArgument);
+  CHECK_THROWS_AS(Loader(numbers(8), {.rank = 2, .world_size = 2}), InvalidArgument);
+  CHECK_THROWS_AS(Loader(numbers(8), {.rank = 0, .world_size = 2, .run = 0}), InvalidArgument);
+}

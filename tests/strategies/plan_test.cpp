@@ -1,0 +1,95 @@
+// A rank's memory is planned to the byte, on one process.
+#include <refrain/tests/strategies/training.h>
+#include <refrain/train/plan.h>
+
+using namespace refrain;
+using namespace refrain::testing;
+
+namespace {
+
+constexpr std::int64_t kTrain = 26, kTest = 13;
+
+Config planned_config(bool is_text) {
+  Config config = small_config(is_text);
+  config.vocab = 256;
+  config.data_path = "/nonexistent";
+  config.packing = "online";
+  config.epochs = 3;
+  config.eval_batch = 2;
+  config.device = "cpu";
+  return config;
+}
+
+// A whole training as run_training goes, without files.
+void run_all(Program& program) {
+  while (program.trainer->num_steps() < program.total) {
+    if (!program.trainer->step() && program.config.eval_every > 0) program.evaluate();
+  }
+  program.strategy->finish(program.trainer->scaler());
+  program.evaluate();
+}
+
+void check_ranks(const Config& config, int world_size) {
+  INFO(to_toml(config));
+  std::mutex mutex;
+  const bool is_text = config.model == "gpt2";
+  run_ranks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
+    const int rank = group->rank();
+    {
+      Program program(config, std::make_shared<MadeUpSamples>(is_text, kTrain), std::make_shared<MadeUpSamples>(is_text, kTest),
+                      group->device(), group);
+      run_all(program);
+    }
+    const Plan plan =
+        plan_training(config, {.num_train = kTrain, .num_test = kTest, .work = false, .world_size = world_size, .rank = rank});
+    const Ledger run = group->device().ledger();
+    const std::lock_guard lock(mutex);
+    INFO("rank " << rank << " of " << world_size);
+    CHECK(plan.ledger.peak_bytes() == run.peak_bytes());
+    CHECK(plan.ledger.kinds_at_peak() == run.kinds_at_peak());
+    CHECK(plan.ledger.peak_per_kind() == run.peak_per_kind());
+    CHECK(plan.reserved_bytes == group->device().reserved_bytes());
+    CHECK(run.peak_per_kind()[std::size_t(MemoryKind::communication)] > 0);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("plan: a rank's peak, by kind too, is the run's to the byte: ddp and local_sgd, ordinary, fused and layer by layer") {
+  for (const bool is_text : {false, true}) {
+    for (const char* strategy : {"ddp", "local_sgd"}) {
+      for (const char* update : {"after", "fused"}) {
+        for (const char* schedule : {"ordinary", "layerwise"}) {
+          Config config = planned_config(is_text);
+          config.strategy = strategy;
+          config.update = update;
+          config.accumulate_schedule = schedule;
+          config.accumulate = 2;
+          config.local_steps = 2;
+          config.checkpoint = is_text ? "block" : "none";
+          check_ranks(config, 2);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("plan: four ranks, of which some have no batch at the end of an epoch; state averaged, warmed up, masters, an outer step") {
+  Config config = planned_config(false);
+  config.strategy = "ddp";
+  check_ranks(config, 4);
+  config.strategy = "local_sgd";
+  config.local_steps = 3;
+  config.optimizer = "adamw";
+  config.local_state = "average";
+  config.local_warmup = 4;
+  check_ranks(config, 4);
+  config.outer_momentum = 0.9;
+  config.bucket_bytes.value = 1 << 20;
+  check_ranks(config, 4);
+  config.outer_momentum = 0;
+  config.precision = "bf16-true";
+  check_ranks(config, 2);
+  config.master_weights = true;
+  check_ranks(config, 2);
+}
