@@ -93,7 +93,11 @@ TEST_CASE("abort: the reason reaches the others, and operations under way end") 
   gloo_ranks(3, [&](ProcessGroup& group) {
     const Tensor t = zeros({5'000'000}, DType::f32, group.device());
     group.set_step(7);
-    if (group.rank() == 2) return group.abort("the disk is full");
+    group.barrier();
+    if (group.rank() == 2) {
+      std::this_thread::sleep_for(milliseconds(200));  // the others are inside the operation
+      return group.abort("the disk is full");
+    }
     try {
       group.all_reduce(t, ReduceOp::sum).wait();
     } catch (const RankLost& lost) {
