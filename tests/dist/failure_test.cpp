@@ -1,4 +1,6 @@
 // How groups end: killed, stopped, stuck and leaving ranks, calls that differ. Survivors name rank, host, step and operation.
+#ifdef REFRAIN_HAS_GLOO
+
 #include "gloo_ranks.h"
 #include "rank_bodies.h"
 
@@ -207,3 +209,5 @@ TEST_CASE("ranks that end well at different times disturb nobody") {
 }
 
 }  // namespace refrain
+
+#endif  // REFRAIN_HAS_GLOO

@@ -1,4 +1,6 @@
 // Collectives on 2, 3 and 4 ranks: values, bits, sizes, scratch, order.
+#ifdef REFRAIN_HAS_GLOO
+
 #include "gloo_ranks.h"
 
 #include <refrain/tests/support/catch.h>
@@ -241,3 +243,5 @@ TEST_CASE("a NaN on any rank is the max; integers wrap") {
 }
 
 }  // namespace refrain
+
+#endif  // REFRAIN_HAS_GLOO
