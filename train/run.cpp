@@ -391,7 +391,7 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   const std::int64_t outside_at_start = outside_arena(device, process_memory().resident);
   Config resolved = config;
   try {
-    const RunResult result = AbortScope{group}.run([&] {
+    return AbortScope{group}.run([&] {
       Run run(config, device, hooks, memory, group);
       resolved = run.config;
       run.outside_at_start = outside_at_start;
@@ -405,10 +405,10 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
         metrics.emplace(run.run_dir, run.trainer->num_steps());
       }
       if (hooks.on_start) hooks.on_start(run.config, run.model->num_parameters());
-      return train(run, metrics ? &*metrics : nullptr, hooks);
+      const RunResult result = train(run, metrics ? &*metrics : nullptr, hooks);
+      report(resolved, RunEnd::complete_or_stopped, result.train_seconds);
+      return result;
     });
-    report(resolved, RunEnd::complete_or_stopped, result.train_seconds);
-    return result;
   } catch (const OutOfMemory& error) {
     report(resolved, RunEnd::out_of_memory, 0);
     throw with_nearest_fit(error, resolved, device.memory_limit(), world_size);
