@@ -87,6 +87,7 @@ Place place_from_environment() {
   if (const auto token = variable("REFRAIN_TOKEN")) place.token = *token;
   if (const auto fd = variable("REFRAIN_STORE_FD"); fd && place.rank == 0)
     place.store_fd = number("REFRAIN_STORE_FD", *fd, 3, 1 << 20);
+  place.is_store_open = variable("REFRAIN_STORE_OPEN").value_or("0") == "1";
   return place;
 }
 

@@ -15,8 +15,9 @@ struct Place {
   int local_rank = 0, local_world_size = 1;  // among the ranks of this machine
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;
-  std::string token = {};  // what all ranks hold and no stranger does; may be empty on a loopback address only
-  int store_fd = -1;       // rank 0: a socket that listens already, inherited from the launcher
+  std::string token = {};      // what all ranks hold and no stranger does; may be empty on a loopback address only
+  int store_fd = -1;           // rank 0: a socket that listens already, inherited from the launcher
+  bool is_store_open = false;  // somebody listened before any rank was started: if nobody does, rank 0 is gone
 };
 
 // From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, or Open MPI's or a Slurm step's own; MASTER_ADDR, MASTER_PORT,

@@ -3,6 +3,7 @@
 #include <refrain/dist/net/sha256.h>
 #include <refrain/dist/net/socket.h>
 #include <refrain/dist/rank_lost.h>
+#include <refrain/dist/store/obituary.h>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -86,6 +87,7 @@ std::vector<std::string> environment_of(const LaunchOptions& options, int local_
                                                         {"MASTER_ADDR", options.master_addr},
                                                         {"MASTER_PORT", concat(port)},
                                                         {"REFRAIN_TOKEN", token}};
+  if (options.num_nodes == 1) ours.emplace_back("REFRAIN_STORE_OPEN", "1");
   if (store_fd >= 0) ours.emplace_back("REFRAIN_STORE_FD", concat(store_fd));
   if (options.threads > 0 || std::getenv("REFRAIN_NUM_THREADS") == nullptr) {
     cpu_set_t set;
@@ -98,7 +100,8 @@ std::vector<std::string> environment_of(const LaunchOptions& options, int local_
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry, name = text.substr(0, text.find('='));
     const auto is_same = [&](const auto& pair) { return pair.first == name; };
-    if (name != "REFRAIN_STORE_FD" && std::none_of(ours.begin(), ours.end(), is_same)) all.emplace_back(text);
+    if (name != "REFRAIN_STORE_FD" && name != "REFRAIN_STORE_OPEN" && std::none_of(ours.begin(), ours.end(), is_same))
+      all.emplace_back(text);
   }
   for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
   return all;
@@ -110,11 +113,12 @@ class Launcher {
   int run();
 
  private:
-  void start(int local_rank, int port, const std::string& token, Socket* store);
+  void start(int local_rank, Socket* store);
   void reap();
   void pass_signals_on();
   void signal_all(int number);
   int finish() const;
+  static std::string manner(const Rank& rank);
   std::string how(const Rank& rank) const;
   static int code_of(const Rank& rank) {
     return WIFEXITED(*rank.status) ? WEXITSTATUS(*rank.status) : 128 + WTERMSIG(*rank.status);
@@ -122,6 +126,8 @@ class Launcher {
 
   const LaunchOptions options_;
   const std::string host_;
+  std::string token_;
+  int port_ = 0;
   std::vector<Rank> ranks_;
   Socket signals_;
   sigset_t old_mask_{};
@@ -130,9 +136,9 @@ class Launcher {
   int num_warnings_ = 0;                       // signals this process has sent them for it
 };
 
-void Launcher::start(int local_rank, int port, const std::string& token, Socket* store) {
+void Launcher::start(int local_rank, Socket* store) {
   const std::vector<std::string> environment =
-      environment_of(options_, local_rank, port, token, store == nullptr ? -1 : store->fd());
+      environment_of(options_, local_rank, port_, token_, store == nullptr ? -1 : store->fd());
   std::vector<char*> variables, arguments;
   for (const std::string& entry : environment) variables.push_back(const_cast<char*>(entry.c_str()));
   for (const std::string& argument : options_.command) arguments.push_back(const_cast<char*>(argument.c_str()));
@@ -169,11 +175,14 @@ void Launcher::start(int local_rank, int port, const std::string& token, Socket*
   rank.pid = pid;
 }
 
-std::string Launcher::how(const Rank& rank) const {
+std::string Launcher::manner(const Rank& rank) {
   const int status = *rank.status;
-  std::string text = concat("rank ", rank.rank, " (", host_, ") ");
-  if (WIFEXITED(status)) return text + concat("ended with exit code ", WEXITSTATUS(status));
-  return text + concat("was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  if (WIFEXITED(status)) return concat("exit code ", WEXITSTATUS(status));
+  return concat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+}
+
+std::string Launcher::how(const Rank& rank) const {
+  return concat("rank ", rank.rank, " (", host_, WIFEXITED(*rank.status) ? ") ended with " : ") was ended by ", manner(rank));
 }
 
 void Launcher::reap() {
@@ -186,6 +195,11 @@ void Launcher::reap() {
     rank.status = status;
     if (code_of(rank) == 0 || rank.was_ended) continue;
     failed_.push_back(&rank);
+    // Those that wait for it to come to the group need not do so for long.
+    if (code_of(rank) != kInterrupted && code_of(rank) != kRankLost)
+      detail::send_obituary(
+          {.rank = rank.rank, .world_size = 1, .master_addr = options_.master_addr, .master_port = port_, .token = token_}, host_,
+          concat("its process ended: ", manner(rank)));
     write_all(STDERR_FILENO, concat("refrain launch: ", how(rank), "\n"));
     // One that was interrupted has saved a snapshot; so will the others, and take their time.
     if (code_of(rank) != kInterrupted && !deadline_) deadline_ = Clock::now() + options_.grace;
@@ -215,13 +229,13 @@ int Launcher::finish() const {
 
 int Launcher::run() {
   Socket store;
-  int port = options_.master_port;
+  port_ = options_.master_port;
   if (options_.node == 0) {
-    store = detail::listen_on(options_.master_addr, port);
-    port = detail::port_of(store);
+    store = detail::listen_on(options_.master_addr, port_);
+    port_ = detail::port_of(store);
     store = Socket(fcntl(store.fd(), F_DUPFD_CLOEXEC, 10));  // past the standard streams of the rank that inherits it
   }
-  const std::string token = options_.token.empty() ? detail::hex(detail::random_bytes(32)) : options_.token;
+  token_ = options_.token.empty() ? detail::hex(detail::random_bytes(32)) : options_.token;
 
   sigset_t mask;
   sigemptyset(&mask);
@@ -234,7 +248,7 @@ int Launcher::run() {
   sigaction(SIGPIPE, &ignore, &old_pipe);
   ranks_.reserve(std::size_t(options_.num_ranks));  // failed_ points into it
   try {
-    for (int r = 0; r < options_.num_ranks; ++r) start(r, port, token, r == 0 && store.is_open() ? &store : nullptr);
+    for (int r = 0; r < options_.num_ranks; ++r) start(r, r == 0 && store.is_open() ? &store : nullptr);
   } catch (...) {
     signal_all(SIGKILL);
     throw;

@@ -88,7 +88,7 @@ std::shared_ptr<Engine::Operation> Engine::issue(Call call) {
     const bool is_checked = is_collective && (options_.check_every_call || step_ == first_step_);
     operation.reset(new Operation{.call = std::move(call), .step = step_, .number = num_collectives_, .is_checked = is_checked});
   }
-  const std::string name = operation_name(*operation);
+  const std::string name = operation->call.text();
   if (const auto verdict = store_->verdict()) throw_lost(*verdict, name, operation->step);
   if (is_collective) store_->set_position(operation->step, num_calls, operation->call.text());
   const std::lock_guard lock(mutex_);
@@ -97,8 +97,6 @@ std::shared_ptr<Engine::Operation> Engine::issue(Call call) {
   changed_.notify_all();
   return operation;
 }
-
-std::string Engine::operation_name(const Operation& operation) const { return operation.call.text(); }
 
 void Engine::wait(Operation& operation) {
   {
@@ -109,7 +107,7 @@ void Engine::wait(Operation& operation) {
   try {
     operation.transfer.wait();
   } catch (const TransferError& error) {
-    explain(error, operation_name(operation), operation.step);
+    explain(error, operation.call.text(), operation.step);
   }
 }
 
@@ -161,7 +159,7 @@ void Engine::do_operation(Operation& operation) {
     if (operation.is_checked) compare(operation);
     run_collective({*mesh_, place_.rank, place_.world_size, collective_slot(call, operation.number)}, call);
   } catch (const TransferError& error) {
-    explain(error, operation_name(operation), operation.step);
+    explain(error, operation.call.text(), operation.step);
   }
 }
 

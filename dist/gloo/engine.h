@@ -46,7 +46,6 @@ class Engine {
   // Never returns: what a failed transfer of this operation means for the caller.
   [[noreturn]] void explain(const TransferError& error, const std::string& operation, std::int64_t step);
   [[noreturn]] void throw_lost(const Verdict& verdict, const std::string& operation, std::int64_t step) const;
-  std::string operation_name(const Operation& operation) const;
 
   const Place place_;
   const GroupOptions options_;

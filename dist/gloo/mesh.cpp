@@ -104,19 +104,21 @@ Mesh::Mesh(StoreMember& store, int rank, int world_size, const GroupOptions& opt
     auto device = ::gloo::transport::tcp::CreateDevice(attributes);
     impl_->context = std::make_shared<Connected>(rank, world_size);
     impl_->context->open(store, device, options.rendezvous_timeout);
+    // Gloo waits long for one that died meanwhile, unless its end is closed.
+    store.on_verdict([context = impl_->context] { context->closeConnections(); });
     impl_->context->connect();
+    store.on_verdict({});
   } catch (const RankLost&) {
     throw;
   } catch (const std::exception& error) {
-    if (!store.verdict()) store.abort(concat("it could not connect to the others: ", error.what()));
-    const auto verdict = store.wait_for_verdict(std::chrono::seconds(2));
-    RankLost lost(
-        verdict ? concat("rank ", verdict->rank, " (", verdict->host, ") is lost: ", verdict->why, "; the group was being formed")
-                : concat("the ranks could not be connected: ", error.what()));
-    if (verdict) lost.rank = verdict->rank, lost.host = verdict->host;
-    lost.operation = "rendezvous";
-    throw lost;
+    store.on_verdict({});
+    // The store knows in milliseconds if a process has ended.
+    if (!store.wait_for_verdict(std::chrono::seconds(1)))
+      store.abort(concat("it could not connect to the others: ", error.what()));
+    store.wait_for_verdict(std::chrono::seconds(1));
+    if (!store.verdict()) fail<RankLost>("the ranks could not be connected: ", error.what());
   }
+  if (const auto verdict = store.verdict()) throw_lost_while_forming(*verdict);
 }
 
 Mesh::~Mesh() { close(); }

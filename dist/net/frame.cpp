@@ -31,7 +31,7 @@ std::optional<Frame> FrameReader::next() {
   check<DataError>(bytes_.compare(0, seen, kMagic, 0, seen) == 0, "not a frame of refrain's store");
   if (bytes_.size() < kHeader) return {};
   const std::uint8_t type = std::uint8_t(bytes_[4]);
-  check<DataError>(type >= std::uint8_t(FrameType::challenge) && type <= std::uint8_t(FrameType::verdict), "unknown frame type ",
+  check<DataError>(type >= std::uint8_t(FrameType::challenge) && type <= std::uint8_t(FrameType::obituary), "unknown frame type ",
                    int(type));
   const std::size_t length = little_endian(std::string_view(bytes_).substr(5, 4));
   check<DataError>(length <= limit_, "frame of ", length, " bytes, at most ", limit_, " are taken");

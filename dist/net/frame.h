@@ -22,6 +22,7 @@ enum class FrameType : std::uint8_t {
   bye,            // member: it leaves, all is well
   all_left,       // server: so have all others
   verdict,        // server: the group is over; which rank, and why
+  obituary,       // a launcher: one of its ranks has ended
 };
 
 struct Frame {

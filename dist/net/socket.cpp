@@ -92,7 +92,7 @@ std::string local_address(const Socket& socket) {
   return text.data();
 }
 
-Socket connect_to(const std::string& host, int port, Clock::time_point deadline) {
+Socket connect_to(const std::string& host, int port, Clock::time_point deadline, bool is_patient) {
   const Addresses addresses(host, port);
   int number = ETIMEDOUT;
   for (auto pause = std::chrono::milliseconds(5);; pause = std::min(pause * 2, std::chrono::milliseconds(200))) {
@@ -109,7 +109,7 @@ Socket connect_to(const std::string& host, int port, Clock::time_point deadline)
         return socket;
       if (number == EINPROGRESS) number = ETIMEDOUT;
     }
-    if (Clock::now() + pause > deadline)
+    if (Clock::now() + pause > deadline || (!is_patient && number == ECONNREFUSED))
       fail<RendezvousError>("nobody answers at ", host, ":", port, " (", problem_of(number), "): is rank 0 running?");
     std::this_thread::sleep_for(pause);
   }

@@ -35,8 +35,9 @@ int port_of(const Socket& socket);
 // The address that this end of a connection has, as digits.
 std::string local_address(const Socket& socket);
 
-// Tries until somebody answers or the deadline has passed. Throws RendezvousError, at once where the host has no address.
-Socket connect_to(const std::string& host, int port, Clock::time_point deadline);
+// Tries until somebody answers or the deadline has passed. Throws RendezvousError, at once where the host has no address or, for
+// who is not patient, nobody listens.
+Socket connect_to(const std::string& host, int port, Clock::time_point deadline, bool is_patient = true);
 // Someone waiting on a listening socket; closed when there is nobody.
 Socket accept_from(const Socket& listener);
 

@@ -18,11 +18,24 @@ constexpr std::size_t kMostReply = std::size_t(1) << 28;
 
 }  // namespace
 
+void throw_lost_while_forming(const Verdict& verdict) {
+  RankLost error(concat("rank ", verdict.rank, " (", verdict.host, ") is lost: ", verdict.why, "; the group was being formed"));
+  error.rank = verdict.rank;
+  error.host = verdict.host;
+  error.operation = "rendezvous";
+  throw error;
+}
+
 StoreMember::StoreMember(const Place& place, const GroupOptions& options)
     : place_(place), options_(options), reader_(kTextLimit * 4) {
   const Clock::time_point deadline = Clock::now() + options.rendezvous_timeout;
   for (;;) {
-    socket_ = connect_to(place.master_addr, place.master_port, deadline);
+    try {
+      socket_ = connect_to(place.master_addr, place.master_port, deadline, !place.is_store_open);
+    } catch (const RendezvousError& error) {
+      if (!place.is_store_open) throw;
+      throw_lost_while_forming({0, host_name(), error.what()});
+    }
     local_address_ = detail::local_address(socket_);
     try {
       enter(place, deadline);
@@ -213,12 +226,7 @@ std::vector<std::string> StoreMember::exchange(std::string_view part) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return exchanged_ || verdict_; });
   if (exchanged_) return *std::exchange(exchanged_, {});
-  RankLost error(
-      concat("rank ", verdict_->rank, " (", verdict_->host, ") is lost: ", verdict_->why, "; the group was being formed"));
-  error.rank = verdict_->rank;
-  error.host = verdict_->host;
-  error.operation = "rendezvous";
-  throw error;
+  throw_lost_while_forming(*verdict_);
 }
 
 void StoreMember::on_verdict(std::function<void()> function) {

@@ -22,6 +22,9 @@ struct Verdict {
   std::string host, why;
 };
 
+// Throws the RankLost of a group that ended before it was one.
+[[noreturn]] void throw_lost_while_forming(const Verdict& verdict);
+
 class StoreMember {
  public:
   // Connects and is admitted. Throws RendezvousError.

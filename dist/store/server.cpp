@@ -1,3 +1,4 @@
+#include <refrain/dist/store/obituary.h>
 #include <refrain/dist/store/server.h>
 
 #include <fcntl.h>
@@ -169,6 +170,7 @@ void StoreServer::refuse(Connection& connection, const std::string& why) {
 
 void StoreServer::take(Connection& connection, const Frame& frame) {
   if (connection.rank < 0) {
+    if (frame.type == FrameType::obituary) return take_obituary(connection, frame.payload);
     check<DataError>(frame.type == FrameType::hello, "a stranger spoke");
     return take_hello(connection, frame.payload);
   }
@@ -217,7 +219,6 @@ void StoreServer::take_hello(Connection& connection, const std::string& payload)
     return refuse(connection, concat("there is no rank ", rank, " in a world of ", world_size_));
   Member& member = members_[std::size_t(rank)];
   if (member.has_come) return refuse(connection, concat("rank ", rank, " is taken by process ", member.pid, " on ", member.host));
-  if (is_over_) return refuse(connection, "the group has ended");
   const Digest own = hmac_sha256(token_, server_proof_text(connection.nonce, nonce, host_));
   member = {.connection = &connection, .has_come = true, .host = std::move(host), .pid = pid};
   ++num_come_;
@@ -225,6 +226,25 @@ void StoreServer::take_hello(Connection& connection, const std::string& payload)
   connection.reader.set_limit(kPartLimit + 64);
   send(connection, FrameType::welcome,
        PayloadWriter().text(host_).text({reinterpret_cast<const char*>(own.data()), own.size()}).bytes());
+  if (!verdict_.empty()) send(connection, FrameType::verdict, verdict_);  // it came too late
+}
+
+void StoreServer::take_obituary(Connection& connection, const std::string& payload) {
+  check<DataError>(payload.size() > 32, "frame ends early");
+  const std::string_view body = std::string_view(payload).substr(0, payload.size() - 32),
+                         proof = std::string_view(payload).substr(body.size());
+  check<DataError>(is_equal_in_constant_time(hmac_sha256(token_, obituary_proof_text(connection.nonce, body)), proof),
+                   "wrong token");
+  PayloadReader reader(body);
+  const int rank = int(reader.number_in(0, world_size_ - 1));
+  std::string host = reader.text(256);
+  const std::string why = reader.text(kTextLimit / 2);
+  reader.done();
+  connection.is_gone = true;
+  Member& member = members_[std::size_t(rank)];
+  if (member.has_left) return;
+  if (member.host.empty()) member.host = std::move(host);
+  judge(rank, why);
 }
 
 void StoreServer::finish_exchange() {
@@ -280,13 +300,10 @@ std::string StoreServer::who(int rank) const {
 }
 
 void StoreServer::judge(int rank, const std::string& why) {
-  if (std::exchange(is_over_, true)) return;
-  const Member& member = members_[std::size_t(rank)];
-  send_all(FrameType::verdict, PayloadWriter()
-                                   .number(rank)
-                                   .text(member.host.empty() ? "unknown host" : member.host)
-                                   .text(why.substr(0, kTextLimit))
-                                   .bytes());
+  if (!verdict_.empty()) return;
+  const std::string& host = members_[std::size_t(rank)].host;
+  verdict_ = PayloadWriter().number(rank).text(host.empty() ? "unknown host" : host).text(why.substr(0, kTextLimit)).bytes();
+  send_all(FrameType::verdict, verdict_);
 }
 
 }  // namespace refrain::detail

@@ -57,6 +57,7 @@ class StoreServer {
   void flush(Connection& connection);
   void take(Connection& connection, const Frame& frame);
   void take_hello(Connection& connection, const std::string& payload);
+  void take_obituary(Connection& connection, const std::string& payload);
   void take_overdue(int rank, const std::string& text);
   void finish_exchange();
   void watch(Clock::time_point now);
@@ -78,8 +79,8 @@ class StoreServer {
   std::vector<Member> members_;
   int num_come_ = 0, num_left_ = 0;
   Clock::time_point last_beat_ = {};
-  bool is_over_ = false;
-  std::thread thread_;  // last: it uses what stands above
+  std::string verdict_ = {};  // not empty: the group is over
+  std::thread thread_;        // last: it uses what stands above
 };
 
 // What both ends sign.

@@ -90,6 +90,18 @@ TEST_CASE("a rank that leaves by an exception: the others hear so") {
   CHECK(run.seconds < 3.5);
 }
 
+TEST_CASE("a rank that ends before it has come to the group: nobody waits for it") {
+  for (const int odd_one : {0, 2}) {
+    const ScratchDirectory scratch;
+    const Launched run = launch_ranks(scratch, 3, concat("absent ", odd_one), impatient());
+    INFO(run.err);
+    CHECK(run.code == 5);
+    CHECK(has(run.err, concat("[rank 1] lost rank ", odd_one, " at step -1 in rendezvous: rank ", odd_one)));
+    CHECK(has(run.err, odd_one == 0 ? "nobody answers at 127.0.0.1:" : "its process ended: exit code 5"));
+    CHECK(run.seconds < 1.5);
+  }
+}
+
 TEST_CASE("abort: the reason reaches the others, and operations under way end") {
   std::vector<std::string> heard(3);
   gloo_ranks(3, [&](ProcessGroup& group) {

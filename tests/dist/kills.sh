@@ -35,7 +35,11 @@ run_one() {
   "$@" >"$work/log" 2>&1 &
   local launcher=$! ranks=() index victim start elapsed pid code
   sleep "$(printf '0.%03d' "$earliest")"
-  read -ra ranks <"/proc/$launcher/task/$launcher/children" 2>/dev/null
+  for ((tries = 0; tries < 100; ++tries)); do
+    read -ra ranks 2>/dev/null <"/proc/$launcher/task/$launcher/children"
+    [ "${#ranks[@]}" -lt 2 ] || break
+    sleep 0.01
+  done
   if [ "${#ranks[@]}" -lt 2 ]; then
     wrong "the launcher has ${#ranks[@]} ranks"
     kill -9 "$launcher" 2>/dev/null

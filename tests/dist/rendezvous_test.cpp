@@ -4,6 +4,7 @@
 #include "gloo_ranks.h"
 
 #include <refrain/dist/net/frame.h>
+#include <refrain/dist/store/obituary.h>
 #include <refrain/tests/support/catch.h>
 
 #include <random>
@@ -72,6 +73,7 @@ TEST_CASE("strangers, their bytes and their silence do not disturb a group that 
     for (std::size_t k = 0; k < length; ++k) bytes += char(random());
     if (i % 4 == 1) bytes = detail::encode(FrameType(1 + random() % 13), bytes.substr(0, bytes.size() % 1000));
     if (i % 4 == 2) bytes = std::string("RFN1\x02\xff\xff\xff\x7f", 9) + bytes;
+    if (i % 10 == 0) detail::send_obituary({.rank = 1, .world_size = 2, .master_port = port, .token = "guess"}, "host", "a lie");
     if (i % 4 == 3) bytes = detail::encode(FrameType::hello, detail::PayloadWriter().number(1 << 30).bytes());
     CHECK(answer_to(port, bytes).size() < 2000);
   }
