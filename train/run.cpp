@@ -379,6 +379,7 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   if (!budget.note.empty()) note(hooks, budget.note);
   const Config given = std::exchange(config, budget.config);
   const LayoutScope layout(config, device, world_size, rank);
+  if (group != nullptr) group->set_step(-1);  // throws when another rank has ended while this one planned
   // What an earlier run left behind is not this run's.
   device.trim();
   device.reset_peak();

@@ -20,7 +20,11 @@ class Together : public Strategy {
   explicit Together(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
   int rank() const override { return group_->rank(); }
   int world_size() const override { return group_->world_size(); }
-  void begin_step(std::int64_t step) override { group_->set_step(step); }
+  void begin_step(std::int64_t step) override {
+    step_ = step;
+    look_about();
+  }
+  void look_about() override { group_->set_step(step_); }
   void sum(std::span<double> values) override { reduce(values, ReduceOp::sum); }
   void maximum(std::span<double> values) override { reduce(values, ReduceOp::max); }
 
@@ -37,6 +41,9 @@ class Together : public Strategy {
   }
 
   std::shared_ptr<ProcessGroup> group_;
+
+ private:
+  std::int64_t step_ = -1;  // before the first
 };
 
 // In the first step buckets are of the parameters' order, in the second the ranks agree on another.

@@ -28,6 +28,8 @@ class Strategy {
 
   // The next step is this one, for messages.
   virtual void begin_step(std::int64_t) {}
+  // Throws RankLost when another rank has ended: for who computes for long without an exchange.
+  virtual void look_about() {}
   // Whether all ranks make this step with the same gradients, losses and loss scale. Otherwise each decides alone, and a step
   // counts although it was left out.
   virtual bool is_together() const { return true; }

@@ -108,6 +108,7 @@ void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, con
   optimizer_.zero_grad();  // of a window that an exception broke off
   std::int64_t samples_before = window.first, first_size = 0;
   for (std::int64_t i = 0; i < window.batches; ++i) {
+    strategy_->look_about();
     const std::optional<Batch> batch = loader_.next();
     if (i == 0) first_size = batch->size;
     begin_section(batch->input.device(), section_of(window, i, first_size) + strategy_->section());
@@ -332,6 +333,7 @@ Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss, Str
       loader.skip();
       continue;
     }
+    if (strategy != nullptr) strategy->look_about();
     const std::optional<Batch> batch = loader.next();
     begin_section(batch->input.device(), concat("evaluation of ", batch->size));
     const BatchLoss batch_loss = loss(*batch, 1);
