@@ -16,11 +16,12 @@ struct Conv {
   ConvolutionGeometry geometry() const { return ConvolutionGeometry::of("test", x, weight, stride, padding); }
   Shape out() const { return {geometry().B, geometry().O, geometry().Y(), geometry().X()}; }
 };
-inline const Conv kConvs[] = {{{2, 3, 7, 9}, {5, 3, 3, 3}, 1, 1}, {{1, 1, 1, 1}, {1, 1, 1, 1}, 1, 0}, {{3, 2, 8, 8}, {4, 2, 2, 3}, 2, 0},
-                              {{2, 8, 6, 8}, {8, 8, 1, 1}, 1, 0}, {{1, 2, 5, 6}, {3, 2, 4, 2}, 3, 2}, {{0, 2, 4, 4}, {3, 2, 3, 3}, 1, 1}};
+inline const Conv kConvs[] = {{{2, 3, 7, 9}, {5, 3, 3, 3}, 1, 1}, {{1, 1, 1, 1}, {1, 1, 1, 1}, 1, 0},
+                              {{3, 2, 8, 8}, {4, 2, 2, 3}, 2, 0}, {{2, 8, 6, 8}, {8, 8, 1, 1}, 1, 0},
+                              {{1, 2, 5, 6}, {3, 2, 4, 2}, 3, 2}, {{0, 2, 4, 4}, {3, 2, 3, 3}, 1, 1}};
 
-// All outputs of the kernels of one convolution: out, grad_x, grad_weight, grad_bias. They start `shift` elements behind a multiple
-// of 64 bytes.
+// All outputs of the kernels of one convolution: out, grad_x, grad_weight, grad_bias. They start `shift` elements behind a
+// multiple of 64 bytes.
 inline std::vector<Tensor> run_all(const Conv& c, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& grad,
                                    DType weights, GemmEngine engine, std::int64_t shift) {
   const ConvolutionGeometry g = c.geometry();
@@ -31,16 +32,36 @@ inline std::vector<Tensor> run_all(const Conv& c, const Tensor& x, const Tensor&
     const Tensor all = poisoned({numel_of(shape) + shift}, d, device);
     return Tensor(all.storage(), all.device(), d, shape, contiguous_strides(shape), shift);
   };
-  const Tensor out = make(c.out(), dtype), grad_x = make(c.x, dtype), grad_weight = make(c.weight, weights), grad_bias = make({g.O}, weights);
+  const Tensor out = make(c.out(), dtype), grad_x = make(c.x, dtype), grad_weight = make(c.weight, weights),
+               grad_bias = make({g.O}, weights);
   const std::int64_t room = g.workspace_bytes(device.kind(), dtype);
   const Tensor workspace = room == 0 ? Tensor() : poisoned({room}, DType::u8, device);
-  launch(Conv2dForward{.x = x, .weight = weight, .bias = bias, .out = out, .scratch = poisoned({g.scratch_size()}, dtype, device),
-                       .workspace = workspace, .stride = c.stride, .padding = c.padding, .engine = engine});
-  launch(Conv2dBackwardInput{.grad_out = grad, .weight = weight, .out = grad_x, .scratch = poisoned({g.input_scratch_size(dtype)}, sums, device),
-                             .workspace = workspace, .stride = c.stride, .padding = c.padding, .engine = engine});
-  launch(Conv2dBackwardWeight{.grad_out = grad, .x = x, .out = grad_weight, .scratch = poisoned({g.weight_scratch_size()}, dtype, device),
-                              .sums = poisoned({g.weight_sums_size(weights)}, sums, device), .workspace = workspace, .stride = c.stride,
-                              .padding = c.padding, .engine = engine});
+  launch(Conv2dForward{.x = x,
+                       .weight = weight,
+                       .bias = bias,
+                       .out = out,
+                       .scratch = poisoned({g.scratch_size()}, dtype, device),
+                       .workspace = workspace,
+                       .stride = c.stride,
+                       .padding = c.padding,
+                       .engine = engine});
+  launch(Conv2dBackwardInput{.grad_out = grad,
+                             .weight = weight,
+                             .out = grad_x,
+                             .scratch = poisoned({g.input_scratch_size(dtype)}, sums, device),
+                             .workspace = workspace,
+                             .stride = c.stride,
+                             .padding = c.padding,
+                             .engine = engine});
+  launch(Conv2dBackwardWeight{.grad_out = grad,
+                              .x = x,
+                              .out = grad_weight,
+                              .scratch = poisoned({g.weight_scratch_size()}, dtype, device),
+                              .sums = poisoned({g.weight_sums_size(weights)}, sums, device),
+                              .workspace = workspace,
+                              .stride = c.stride,
+                              .padding = c.padding,
+                              .engine = engine});
   launch(Conv2dBackwardBias{.grad_out = grad, .out = grad_bias});
   return {out, grad_x, grad_weight, grad_bias};
 }

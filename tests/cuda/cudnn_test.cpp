@@ -26,7 +26,9 @@ bool is_offered(F&& f) {
 struct Values {
   Tensor x, weight, bias, grad;
   Values(const Conv& c, DType dtype)
-      : x(whole_numbers(c.x, dtype, 1)), weight(whole_numbers(c.weight, dtype, 2)), bias(whole_numbers({c.weight[0]}, dtype, 4)),
+      : x(whole_numbers(c.x, dtype, 1)),
+        weight(whole_numbers(c.weight, dtype, 2)),
+        bias(whole_numbers({c.weight[0]}, dtype, 4)),
         grad(whole_numbers(c.out(), dtype, 3)) {}
 };
 
@@ -68,19 +70,41 @@ TEST_CASE("cuda conv2d: cuDNN by name has the CPU's bits on whole numbers, or sa
         CHECK(same_bits(on_cpu(got.tensor), wanted));
       };
       check_output(is_offered([&] {
-        launch(Conv2dForward{.x = x, .weight = weight, .bias = bias, .out = out.tensor, .scratch = poisoned({g.scratch_size()}, dtype, cuda),
-                             .workspace = workspace, .stride = c.stride, .padding = c.padding, .engine = GemmEngine::cudnn});
-      }), out, expected[0]);
+                     launch(Conv2dForward{.x = x,
+                                          .weight = weight,
+                                          .bias = bias,
+                                          .out = out.tensor,
+                                          .scratch = poisoned({g.scratch_size()}, dtype, cuda),
+                                          .workspace = workspace,
+                                          .stride = c.stride,
+                                          .padding = c.padding,
+                                          .engine = GemmEngine::cudnn});
+                   }),
+                   out, expected[0]);
+      check_output(
+          is_offered([&] {
+            launch(Conv2dBackwardInput{.grad_out = grad,
+                                       .weight = weight,
+                                       .out = grad_x.tensor,
+                                       .scratch = poisoned({g.input_scratch_size(dtype)}, accumulator_dtype(dtype), cuda),
+                                       .workspace = workspace,
+                                       .stride = c.stride,
+                                       .padding = c.padding,
+                                       .engine = GemmEngine::cudnn});
+          }),
+          grad_x, expected[1]);
       check_output(is_offered([&] {
-        launch(Conv2dBackwardInput{.grad_out = grad, .weight = weight, .out = grad_x.tensor,
-                                   .scratch = poisoned({g.input_scratch_size(dtype)}, accumulator_dtype(dtype), cuda), .workspace = workspace,
-                                   .stride = c.stride, .padding = c.padding, .engine = GemmEngine::cudnn});
-      }), grad_x, expected[1]);
-      check_output(is_offered([&] {
-        launch(Conv2dBackwardWeight{.grad_out = grad, .x = x, .out = grad_weight.tensor, .scratch = poisoned({g.weight_scratch_size()}, dtype, cuda),
-                                    .sums = poisoned({g.weight_sums_size(dtype)}, accumulator_dtype(dtype), cuda), .workspace = workspace,
-                                    .stride = c.stride, .padding = c.padding, .engine = GemmEngine::cudnn});
-      }), grad_weight, expected[2]);
+                     launch(Conv2dBackwardWeight{.grad_out = grad,
+                                                 .x = x,
+                                                 .out = grad_weight.tensor,
+                                                 .scratch = poisoned({g.weight_scratch_size()}, dtype, cuda),
+                                                 .sums = poisoned({g.weight_sums_size(dtype)}, accumulator_dtype(dtype), cuda),
+                                                 .workspace = workspace,
+                                                 .stride = c.stride,
+                                                 .padding = c.padding,
+                                                 .engine = GemmEngine::cudnn});
+                   }),
+                   grad_weight, expected[2]);
     }
   CHECK(num_offered >= 3 * 4);
 }
@@ -89,7 +113,8 @@ TEST_CASE("cuda conv2d: f32 is f32, not TF32, and a bias is added before the one
   // One product a result: what comes out has all bits of what went in.
   const Conv one{{1, 1, 4, 4}, {1, 1, 1, 1}, 1, 0};
   const Tensor x = random_tensor(one.x, DType::f32, 1), weight = full({1, 1, 1, 1}, 1, DType::f32);
-  const std::vector<Tensor> got = run_all(one, on_cuda(x), on_cuda(weight), Tensor(), on_cuda(x), DType::f32, GemmEngine::automatic, 0);
+  const std::vector<Tensor> got =
+      run_all(one, on_cuda(x), on_cuda(weight), Tensor(), on_cuda(x), DType::f32, GemmEngine::automatic, 0);
   CHECK(same_bits(on_cpu(got[0]), x));
   CHECK(same_bits(on_cpu(got[1]), x));
   double squares = 0;
@@ -112,27 +137,34 @@ TEST_CASE("cuda conv2d: what cuDNN is not asked for is said where it is asked fo
   const auto run = [&](const Conv& conv, DType dtype, DType weights, std::int64_t shift) {
     const Values v(conv, dtype);
     const CudaGuarded x(v.x, shift);
-    run_all(conv, x.tensor, on_cuda(v.weight), on_cuda(whole_numbers({conv.weight[0]}, weights, 4)), on_cuda(v.grad), weights, GemmEngine::cudnn, 0);
+    run_all(conv, x.tensor, on_cuda(v.weight), on_cuda(whole_numbers({conv.weight[0]}, weights, 4)), on_cuda(v.grad), weights,
+            GemmEngine::cudnn, 0);
   };
   CHECK_THROWS_WITH(run(c, DType::f32, DType::f32, 1),
                     "conv2d: cuDNN does not offer this convolution: a tensor does not start at a multiple of 16 bytes");
-  CHECK_THROWS_WITH(run(c, DType::bf16, DType::f32, 0), "conv2d: cuDNN does not offer this convolution: the bias has another dtype");
+  CHECK_THROWS_WITH(run(c, DType::bf16, DType::f32, 0),
+                    "conv2d: cuDNN does not offer this convolution: the bias has another dtype");
   CHECK_THROWS_WITH(run({{0, 2, 4, 4}, {2, 2, 3, 3}, 1, 1}, DType::f32, DType::f32, 0),
                     "conv2d: cuDNN does not offer this convolution: a tensor is empty");
   const Values v(c, DType::bf16);
   const ConvolutionGeometry g = c.geometry();
   const Device cuda = cuda_device();
-  CHECK_THROWS_WITH(launch(Conv2dBackwardWeight{.grad_out = on_cuda(v.grad), .x = on_cuda(v.x), .out = poisoned(c.weight, DType::f32, cuda),
+  CHECK_THROWS_WITH(launch(Conv2dBackwardWeight{.grad_out = on_cuda(v.grad),
+                                                .x = on_cuda(v.x),
+                                                .out = poisoned(c.weight, DType::f32, cuda),
                                                 .scratch = poisoned({g.weight_scratch_size()}, DType::bf16, cuda),
-                                                .sums = poisoned({g.weight_sums_size(DType::f32)}, DType::f32, cuda), .stride = c.stride,
-                                                .padding = c.padding, .engine = GemmEngine::cudnn}),
+                                                .sums = poisoned({g.weight_sums_size(DType::f32)}, DType::f32, cuda),
+                                                .stride = c.stride,
+                                                .padding = c.padding,
+                                                .engine = GemmEngine::cudnn}),
                     "conv2d_backward_weight: cuDNN does not offer this convolution: the weight's gradient has another dtype");
 }
 
 TEST_CASE("cuda conv2d: engines of the other device are refused") {
   const Conv c{{1, 1, 2, 2}, {1, 1, 1, 1}, 1, 0};
   const Values v(c, DType::f32);
-  CHECK_THROWS_WITH(run_all(c, v.x, v.weight, Tensor(), v.grad, DType::f32, GemmEngine::cudnn, 0), "gemm: an engine of CUDA was asked for on the CPU");
+  CHECK_THROWS_WITH(run_all(c, v.x, v.weight, Tensor(), v.grad, DType::f32, GemmEngine::cudnn, 0),
+                    "gemm: an engine of CUDA was asked for on the CPU");
   CHECK_THROWS_WITH(run_all(c, on_cuda(v.x), on_cuda(v.weight), Tensor(), on_cuda(v.grad), DType::f32, GemmEngine::eigen, 0),
                     "conv2d: a GEMM engine of the CPU was asked for on CUDA");
 }
@@ -142,7 +174,9 @@ TEST_CASE("cuda conv2d: the plan for CUDA is the run to the byte, whoever comput
     Conv conv;
     DType dtype, weights;
   };
-  const Case cases[] = {{kConvs[0], DType::f32, DType::f32},  {kConvs[2], DType::bf16, DType::bf16}, {kConvs[3], DType::f16, DType::f32},
+  const Case cases[] = {{kConvs[0], DType::f32, DType::f32},
+                        {kConvs[2], DType::bf16, DType::bf16},
+                        {kConvs[3], DType::f16, DType::f32},
                         {kConvs[4], DType::f32, DType::f32},  // what the fake does not offer
                         {{{1, 3, 40, 40}, {16, 3, 5, 5}, 1, 2}, DType::bf16, DType::bf16}};
   for (const Case& one : cases) {
@@ -152,7 +186,8 @@ TEST_CASE("cuda conv2d: the plan for CUDA is the run to the byte, whoever comput
         set_requires_grad(t);
         return t;
       };
-      const Tensor x = leaf(one.conv.x, one.dtype), weight = leaf(one.conv.weight, one.weights), bias = leaf({one.conv.weight[0]}, one.weights);
+      const Tensor x = leaf(one.conv.x, one.dtype), weight = leaf(one.conv.weight, one.weights),
+                   bias = leaf({one.conv.weight[0]}, one.weights);
       const Tensor y = conv2d(x, weight, bias, one.conv.stride, one.conv.padding);
       backward(y, {.grad_out = zeros(y.shape(), y.dtype(), device)});
       return std::pair(device.peak_bytes(), device.reserved_bytes());

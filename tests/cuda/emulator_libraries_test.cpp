@@ -23,24 +23,44 @@ struct Problem {
   DType dtype;
   Device device = cuda_device();
   ConvolutionGeometry g = c.geometry();
-  Tensor x = on_cuda(whole_numbers(c.x, dtype, 1)), weight = on_cuda(whole_numbers(c.weight, dtype, 2)), bias = on_cuda(whole_numbers({g.O}, dtype, 3)),
-         grad = on_cuda(whole_numbers(c.out(), dtype, 4));
-  Tensor out = poisoned(c.out(), dtype, device), grad_x = poisoned(c.x, dtype, device), grad_weight = poisoned(c.weight, dtype, device);
+  Tensor x = on_cuda(whole_numbers(c.x, dtype, 1)), weight = on_cuda(whole_numbers(c.weight, dtype, 2)),
+         bias = on_cuda(whole_numbers({g.O}, dtype, 3)), grad = on_cuda(whole_numbers(c.out(), dtype, 4));
+  Tensor out = poisoned(c.out(), dtype, device), grad_x = poisoned(c.x, dtype, device),
+         grad_weight = poisoned(c.weight, dtype, device);
   Tensor scratch(std::int64_t size, DType of) const { return poisoned({size}, of, device); }
   Tensor room(std::int64_t bytes) const { return bytes == 0 ? Tensor() : poisoned({bytes}, DType::u8, device); }
 
   void forward(const Tensor& b, std::int64_t bytes, GemmEngine engine = GemmEngine::cudnn) const {
-    launch(Conv2dForward{.x = x, .weight = weight, .bias = b, .out = out, .scratch = scratch(g.scratch_size(), dtype), .workspace = room(bytes),
-                         .stride = c.stride, .padding = c.padding, .engine = engine});
+    launch(Conv2dForward{.x = x,
+                         .weight = weight,
+                         .bias = b,
+                         .out = out,
+                         .scratch = scratch(g.scratch_size(), dtype),
+                         .workspace = room(bytes),
+                         .stride = c.stride,
+                         .padding = c.padding,
+                         .engine = engine});
   }
   void backward_input(std::int64_t bytes, GemmEngine engine = GemmEngine::cudnn) const {
-    launch(Conv2dBackwardInput{.grad_out = grad, .weight = weight, .out = grad_x, .scratch = scratch(g.input_scratch_size(dtype), accumulator_dtype(dtype)),
-                               .workspace = room(bytes), .stride = c.stride, .padding = c.padding, .engine = engine});
+    launch(Conv2dBackwardInput{.grad_out = grad,
+                               .weight = weight,
+                               .out = grad_x,
+                               .scratch = scratch(g.input_scratch_size(dtype), accumulator_dtype(dtype)),
+                               .workspace = room(bytes),
+                               .stride = c.stride,
+                               .padding = c.padding,
+                               .engine = engine});
   }
   void backward_weight(std::int64_t bytes, GemmEngine engine = GemmEngine::cudnn) const {
-    launch(Conv2dBackwardWeight{.grad_out = grad, .x = x, .out = grad_weight, .scratch = scratch(g.weight_scratch_size(), dtype),
-                                .sums = scratch(g.weight_sums_size(dtype), accumulator_dtype(dtype)), .workspace = room(bytes), .stride = c.stride,
-                                .padding = c.padding, .engine = engine});
+    launch(Conv2dBackwardWeight{.grad_out = grad,
+                                .x = x,
+                                .out = grad_weight,
+                                .scratch = scratch(g.weight_scratch_size(), dtype),
+                                .sums = scratch(g.weight_sums_size(dtype), accumulator_dtype(dtype)),
+                                .workspace = room(bytes),
+                                .stride = c.stride,
+                                .padding = c.padding,
+                                .engine = engine});
   }
 };
 
@@ -48,7 +68,8 @@ const Conv kConv{{2, 3, 8, 8}, {5, 3, 3, 3}, 1, 1};
 
 }  // namespace
 
-TEST_CASE("emulator cuDNN: deterministic algorithms that multiply and add are taken, with FMA for f32 and tensor cores for 16 bits") {
+TEST_CASE(
+    "emulator cuDNN: deterministic algorithms that multiply and add are taken, with FMA for f32 and tensor cores for 16 bits") {
   if (!has_cudnn()) return;
   for (const DType dtype : kFloatingDtypes) {
     INFO(dtype);
@@ -92,9 +113,10 @@ TEST_CASE("emulator cuDNN: an algorithm is chosen once a shape, dtype and worksp
   p.backward_weight(bytes);
   CHECK(cudnn_record().num_choices == num_choices + 6);
   // One number different at a time.
-  const Conv others[] = {{{2, 2, 9, 7}, {3, 2, 2, 2}, 2, 1}, {{1, 3, 9, 7}, {3, 3, 2, 2}, 2, 1}, {{1, 2, 8, 7}, {3, 2, 2, 2}, 2, 1},
-                         {{1, 2, 9, 8}, {3, 2, 2, 2}, 2, 1}, {{1, 2, 9, 7}, {4, 2, 2, 2}, 2, 1}, {{1, 2, 9, 7}, {3, 2, 3, 2}, 2, 1},
-                         {{1, 2, 9, 7}, {3, 2, 2, 3}, 2, 1}, {{1, 2, 9, 7}, {3, 2, 2, 2}, 1, 1}, {{1, 2, 9, 7}, {3, 2, 2, 2}, 2, 0}};
+  const Conv others[] = {
+      {{2, 2, 9, 7}, {3, 2, 2, 2}, 2, 1}, {{1, 3, 9, 7}, {3, 3, 2, 2}, 2, 1}, {{1, 2, 8, 7}, {3, 2, 2, 2}, 2, 1},
+      {{1, 2, 9, 8}, {3, 2, 2, 2}, 2, 1}, {{1, 2, 9, 7}, {4, 2, 2, 2}, 2, 1}, {{1, 2, 9, 7}, {3, 2, 3, 2}, 2, 1},
+      {{1, 2, 9, 7}, {3, 2, 2, 3}, 2, 1}, {{1, 2, 9, 7}, {3, 2, 2, 2}, 1, 1}, {{1, 2, 9, 7}, {3, 2, 2, 2}, 2, 0}};
   for (const Conv& neighbour : others) Problem{neighbour, DType::f32}.forward({}, bytes);
   CHECK(cudnn_record().num_choices == num_choices + 6 + int(std::size(others)));
 }
@@ -105,8 +127,9 @@ TEST_CASE("emulator cuDNN: algorithms are chosen among those that the workspace 
   p.forward({}, 0);
   CHECK(cudnn_record().algorithm == kImplicitGemm);
   CHECK(cudnn_record().workspace_bytes == 0);
-  CHECK_THROWS_WITH(p.backward_input(0), "conv2d_backward_input: cuDNN does not offer this convolution: it has no deterministic algorithm within a "
-                                         "workspace of 0 bytes");
+  CHECK_THROWS_WITH(p.backward_input(0),
+                    "conv2d_backward_input: cuDNN does not offer this convolution: it has no deterministic algorithm within a "
+                    "workspace of 0 bytes");
   const int num_runs = cudnn_record().num_runs;
   p.backward_input(0, GemmEngine::automatic);
   p.backward_weight(300, GemmEngine::automatic);  // too few to start at a multiple of 256
@@ -133,11 +156,13 @@ TEST_CASE("emulator libraries: a function that is not there makes a library unus
   CHECK(library.problem() == "it has no function cublasLtNoSuchThing");
   const cuda::Library missing("libmissing.so.1");
   CHECK(missing.problem() == "libmissing.so.1: the emulator has no such library");
-  CHECK_THROWS_WITH(missing.require("norm"), "norm: libmissing.so.1 cannot be used: libmissing.so.1: the emulator has no such library");
+  CHECK_THROWS_WITH(missing.require("norm"),
+                    "norm: libmissing.so.1 cannot be used: libmissing.so.1: the emulator has no such library");
 }
 
 // Run by the test below, in a process that has neither library.
-TEST_CASE("emulator libraries: where they are missing our kernels do the work, and names are refused with the reason", "[.missing_libraries]") {
+TEST_CASE("emulator libraries: where they are missing our kernels do the work, and names are refused with the reason",
+          "[.missing_libraries]") {
   if (emulator::options().hidden_libraries.empty()) return;  // a filter took it for itself
   const std::vector<cuda::LibraryState> states = cuda::library_states();
   REQUIRE(states.size() == 2);
@@ -145,15 +170,16 @@ TEST_CASE("emulator libraries: where they are missing our kernels do the work, a
   CHECK(states[0].problem == states[0].file + ": hidden by the emulator's options");
   const int num_runs = cudnn_record().num_runs;
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor x = whole_numbers(kConv.x, dtype, 1), weight = whole_numbers(kConv.weight, dtype, 2), bias = whole_numbers({5}, dtype, 3),
-                 grad = whole_numbers(kConv.out(), dtype, 4);
+    const Tensor x = whole_numbers(kConv.x, dtype, 1), weight = whole_numbers(kConv.weight, dtype, 2),
+                 bias = whole_numbers({5}, dtype, 3), grad = whole_numbers(kConv.out(), dtype, 4);
     check_same(run_all(kConv, on_cuda(x), on_cuda(weight), on_cuda(bias), on_cuda(grad), dtype, GemmEngine::automatic, 0),
                run_all(kConv, x, weight, bias, grad, dtype, GemmEngine::builtin, 0));
   }
   CHECK(cudnn_record().num_runs == num_runs);
   const Problem p{kConv, DType::f32};
   CHECK_THROWS_AS(p.backward_input(0), InvalidArgument);
-  CHECK_THROWS_WITH(p.backward_input(0), Catch::StartsWith("conv2d_backward_input: libcudnn.so") && Catch::Contains(" cannot be used: "));
+  CHECK_THROWS_WITH(p.backward_input(0),
+                    Catch::StartsWith("conv2d_backward_input: libcudnn.so") && Catch::Contains(" cannot be used: "));
   const Tensor a = on_cuda(whole_numbers({4, 4}, DType::f32, 1)), c = poisoned({4, 4}, DType::f32, cuda_device());
   CHECK_THROWS_AS(launch(Matmul{.a = a, .b = a, .out = c, .engine = GemmEngine::cublaslt}), InvalidArgument);
   CHECK_THROWS_WITH(launch(Matmul{.a = a, .b = a, .out = c, .engine = GemmEngine::cublaslt}),
@@ -166,6 +192,7 @@ TEST_CASE("emulator libraries: where they are missing our kernels do the work, a
 
 TEST_CASE("emulator libraries: a program without cuBLASLt and cuDNN runs") {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command = "REFRAIN_EMULATOR_HIDE=libcublasLt,libcudnn REFRAIN_EMULATOR_REPORT= '" + program + "' '[.missing_libraries]' 2>&1";
+  const std::string command =
+      "REFRAIN_EMULATOR_HIDE=libcublasLt,libcudnn REFRAIN_EMULATOR_REPORT= '" + program + "' '[.missing_libraries]' 2>&1";
   CHECK(std::system(command.c_str()) == 0);
 }

@@ -8,89 +8,33 @@
 #include <refrain/core/check.h>
 #include <refrain/kernels/common/cuda/library.h>
 #include <refrain/kernels/convolution/cuda/cudnn.h>
+#include <refrain/kernels/convolution/cuda/cudnn_functions.cuh>
 
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <tuple>
 
 namespace refrain::cuda {
 
+using namespace cudnn_functions;
+
 namespace {
-
-// The functions that are used, by their own names.
-struct Functions {
-#define REFRAIN_FUNCTION(name) decltype(&::name) name = cudnn_library().find<decltype(&::name)>(#name)
-  REFRAIN_FUNCTION(cudnnConvolutionBackwardData);
-  REFRAIN_FUNCTION(cudnnConvolutionBackwardFilter);
-  REFRAIN_FUNCTION(cudnnConvolutionBiasActivationForward);
-  REFRAIN_FUNCTION(cudnnConvolutionForward);
-  REFRAIN_FUNCTION(cudnnCreate);
-  REFRAIN_FUNCTION(cudnnCreateActivationDescriptor);
-  REFRAIN_FUNCTION(cudnnCreateConvolutionDescriptor);
-  REFRAIN_FUNCTION(cudnnCreateFilterDescriptor);
-  REFRAIN_FUNCTION(cudnnCreateTensorDescriptor);
-  REFRAIN_FUNCTION(cudnnDestroyActivationDescriptor);
-  REFRAIN_FUNCTION(cudnnDestroyConvolutionDescriptor);
-  REFRAIN_FUNCTION(cudnnDestroyFilterDescriptor);
-  REFRAIN_FUNCTION(cudnnDestroyTensorDescriptor);
-  REFRAIN_FUNCTION(cudnnGetConvolutionBackwardDataAlgorithm_v7);
-  REFRAIN_FUNCTION(cudnnGetConvolutionBackwardDataWorkspaceSize);
-  REFRAIN_FUNCTION(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
-  REFRAIN_FUNCTION(cudnnGetConvolutionBackwardFilterWorkspaceSize);
-  REFRAIN_FUNCTION(cudnnGetConvolutionForwardAlgorithm_v7);
-  REFRAIN_FUNCTION(cudnnGetConvolutionForwardWorkspaceSize);
-  REFRAIN_FUNCTION(cudnnGetErrorString);
-  REFRAIN_FUNCTION(cudnnSetActivationDescriptor);
-  REFRAIN_FUNCTION(cudnnSetConvolution2dDescriptor);
-  REFRAIN_FUNCTION(cudnnSetConvolutionMathType);
-  REFRAIN_FUNCTION(cudnnSetFilter4dDescriptor);
-  REFRAIN_FUNCTION(cudnnSetStream);
-  REFRAIN_FUNCTION(cudnnSetTensor4dDescriptor);
-#undef REFRAIN_FUNCTION
-};
-const Functions& dnn() {
-  static const Functions functions;
-  return functions;
-}
-
-bool is_refusal(cudnnStatus_t status) { return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED; }
-
-void check_status(cudnnStatus_t status, std::string_view name, std::string_view call) {
-  if (status != CUDNN_STATUS_SUCCESS) [[unlikely]] fail<CudaError>(name, ": ", call, ": ", dnn().cudnnGetErrorString(status));
-}
-
-template <class Handle, auto destroy>  // destroy: a member of Functions
-struct Destroy {
-  using pointer = Handle;
-  void operator()(Handle handle) const { static_cast<void>((dnn().*destroy)(handle)); }
-};
-template <class Handle, auto destroy>
-using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<Handle, destroy>>;
-using TensorLayout = Owned<cudnnTensorDescriptor_t, &Functions::cudnnDestroyTensorDescriptor>;
-using FilterLayout = Owned<cudnnFilterDescriptor_t, &Functions::cudnnDestroyFilterDescriptor>;
-using Operation = Owned<cudnnConvolutionDescriptor_t, &Functions::cudnnDestroyConvolutionDescriptor>;
-using ActivationWord = Owned<cudnnActivationDescriptor_t, &Functions::cudnnDestroyActivationDescriptor>;
-
-template <class Result, class Handle>
-Result created(cudnnStatus_t (*create)(Handle*), std::string_view name) {
-  Handle handle = nullptr;
-  check_status(create(&handle), name, "creating a descriptor");
-  return Result(handle);
-}
 
 cudnnDataType_t type_of(DType dtype) {
   switch (dtype) {
-    case DType::f64: return CUDNN_DATA_DOUBLE;
-    case DType::f16: return CUDNN_DATA_HALF;
-    case DType::bf16: return CUDNN_DATA_BFLOAT16;
-    default: return CUDNN_DATA_FLOAT;
+    case DType::f64:
+      return CUDNN_DATA_DOUBLE;
+    case DType::f16:
+      return CUDNN_DATA_HALF;
+    case DType::bf16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      return CUDNN_DATA_FLOAT;
   }
 }
 
@@ -154,21 +98,23 @@ struct Forward {
            (!has_bias && (a == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM || a == CUDNN_CONVOLUTION_FWD_ALGO_GEMM));
   }
   static cudnnStatus_t find(cudnnHandle_t handle, const Plan& p, int wanted, int* num, Found* found) {
-    return dnn().cudnnGetConvolutionForwardAlgorithm_v7(handle, p.x.get(), p.weight.get(), p.operation.get(), p.y.get(), wanted, num, found);
+    return dnn().cudnnGetConvolutionForwardAlgorithm_v7(handle, p.x.get(), p.weight.get(), p.operation.get(), p.y.get(), wanted,
+                                                        num, found);
   }
   static cudnnStatus_t measure(cudnnHandle_t handle, const Plan& p, Algorithm a, std::size_t* bytes) {
-    return dnn().cudnnGetConvolutionForwardWorkspaceSize(handle, p.x.get(), p.weight.get(), p.operation.get(), p.y.get(), a, bytes);
+    return dnn().cudnnGetConvolutionForwardWorkspaceSize(handle, p.x.get(), p.weight.get(), p.operation.get(), p.y.get(), a,
+                                                         bytes);
   }
   static cudnnStatus_t run(cudnnHandle_t handle, const Plan& p, const Request& r) {
     const void *one = kScales.at(r.dtype, 0), *zero = kScales.at(r.dtype, 1);
     const Algorithm a = Algorithm(p.algorithm);
     if (r.bias == nullptr) {
-      return dnn().cudnnConvolutionForward(handle, one, p.x.get(), r.x, p.weight.get(), r.weight, p.operation.get(), a, r.workspace,
-                                           p.workspace_bytes, zero, p.y.get(), r.out);
+      return dnn().cudnnConvolutionForward(handle, one, p.x.get(), r.x, p.weight.get(), r.weight, p.operation.get(), a,
+                                           r.workspace, p.workspace_bytes, zero, p.y.get(), r.out);
     }
-    return dnn().cudnnConvolutionBiasActivationForward(handle, one, p.x.get(), r.x, p.weight.get(), r.weight, p.operation.get(), a, r.workspace,
-                                                       p.workspace_bytes, zero, p.y.get(), r.out, p.bias.get(), r.bias, p.identity.get(),
-                                                       p.y.get(), r.out);
+    return dnn().cudnnConvolutionBiasActivationForward(handle, one, p.x.get(), r.x, p.weight.get(), r.weight, p.operation.get(),
+                                                       a, r.workspace, p.workspace_bytes, zero, p.y.get(), r.out, p.bias.get(),
+                                                       r.bias, p.identity.get(), p.y.get(), r.out);
   }
 };
 
@@ -177,14 +123,17 @@ struct BackwardInput {
   using Found = cudnnConvolutionBwdDataAlgoPerf_t;
   static bool is_allowed(Algorithm a, bool) { return a == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1; }
   static cudnnStatus_t find(cudnnHandle_t handle, const Plan& p, int wanted, int* num, Found* found) {
-    return dnn().cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, p.weight.get(), p.y.get(), p.operation.get(), p.x.get(), wanted, num, found);
+    return dnn().cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, p.weight.get(), p.y.get(), p.operation.get(), p.x.get(),
+                                                             wanted, num, found);
   }
   static cudnnStatus_t measure(cudnnHandle_t handle, const Plan& p, Algorithm a, std::size_t* bytes) {
-    return dnn().cudnnGetConvolutionBackwardDataWorkspaceSize(handle, p.weight.get(), p.y.get(), p.operation.get(), p.x.get(), a, bytes);
+    return dnn().cudnnGetConvolutionBackwardDataWorkspaceSize(handle, p.weight.get(), p.y.get(), p.operation.get(), p.x.get(), a,
+                                                              bytes);
   }
   static cudnnStatus_t run(cudnnHandle_t handle, const Plan& p, const Request& r) {
-    return dnn().cudnnConvolutionBackwardData(handle, kScales.at(r.dtype, 0), p.weight.get(), r.weight, p.y.get(), r.y, p.operation.get(),
-                                              Algorithm(p.algorithm), r.workspace, p.workspace_bytes, kScales.at(r.dtype, 1), p.x.get(), r.out);
+    return dnn().cudnnConvolutionBackwardData(handle, kScales.at(r.dtype, 0), p.weight.get(), r.weight, p.y.get(), r.y,
+                                              p.operation.get(), Algorithm(p.algorithm), r.workspace, p.workspace_bytes,
+                                              kScales.at(r.dtype, 1), p.x.get(), r.out);
   }
 };
 
@@ -193,15 +142,17 @@ struct BackwardWeight {
   using Found = cudnnConvolutionBwdFilterAlgoPerf_t;
   static bool is_allowed(Algorithm a, bool) { return a == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1; }
   static cudnnStatus_t find(cudnnHandle_t handle, const Plan& p, int wanted, int* num, Found* found) {
-    return dnn().cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, p.x.get(), p.y.get(), p.operation.get(), p.weight.get(), wanted, num, found);
+    return dnn().cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, p.x.get(), p.y.get(), p.operation.get(), p.weight.get(),
+                                                               wanted, num, found);
   }
   static cudnnStatus_t measure(cudnnHandle_t handle, const Plan& p, Algorithm a, std::size_t* bytes) {
-    return dnn().cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, p.x.get(), p.y.get(), p.operation.get(), p.weight.get(), a, bytes);
+    return dnn().cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, p.x.get(), p.y.get(), p.operation.get(), p.weight.get(),
+                                                                a, bytes);
   }
   static cudnnStatus_t run(cudnnHandle_t handle, const Plan& p, const Request& r) {
     return dnn().cudnnConvolutionBackwardFilter(handle, kScales.at(r.dtype, 0), p.x.get(), r.x, p.y.get(), r.y, p.operation.get(),
-                                                Algorithm(p.algorithm), r.workspace, p.workspace_bytes, kScales.at(r.dtype, 1), p.weight.get(),
-                                                r.out);
+                                                Algorithm(p.algorithm), r.workspace, p.workspace_bytes, kScales.at(r.dtype, 1),
+                                                p.weight.get(), r.out);
   }
 };
 
@@ -215,7 +166,8 @@ using Key = decltype(key_of(std::declval<Request>()));
 class Planner {
  public:
   explicit Planner(int device) {
-    if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) fail<CudaError>("choosing the CUDA device: ", cudaGetErrorName(error));
+    if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
+      fail<CudaError>("choosing the CUDA device: ", cudaGetErrorName(error));
     check_status(dnn().cudnnCreate(&handle_), "cuDNN", "cudnnCreate");
   }
 
@@ -223,15 +175,19 @@ class Planner {
   template <class Direction>
   std::string run(const Cuda& device, const Request& r) {
     const std::scoped_lock lock(mutex_);  // the handle has one stream at a time
-    std::map<Key, Plan>& plans = plans_[std::is_same_v<Direction, Forward> ? 0 : std::is_same_v<Direction, BackwardInput> ? 1 : 2];
+    std::map<Key, Plan>& plans = plans_[std::is_same_v<Direction, Forward>         ? 0
+                                        : std::is_same_v<Direction, BackwardInput> ? 1
+                                                                                   : 2];
     auto at = plans.find(key_of(r));
     if (at == plans.end()) at = plans.emplace(key_of(r), make_plan<Direction>(r)).first;
     Plan& plan = at->second;
     if (!plan.problem.empty()) return plan.problem;
     check_status(dnn().cudnnSetStream(handle_, static_cast<cudaStream_t>(device.stream)), r.name, "cudnnSetStream");
     const cudnnStatus_t status = Direction::run(handle_, plan, r);
-    if (is_refusal(status)) plan.problem = concat("it refused what it had offered: ", dnn().cudnnGetErrorString(status));
-    else check_status(status, r.name, "a convolution of cuDNN");
+    if (is_refusal(status))
+      plan.problem = concat("it refused what it had offered: ", dnn().cudnnGetErrorString(status));
+    else
+      check_status(status, r.name, "a convolution of cuDNN");
     return plan.problem;
   }
 
@@ -246,24 +202,28 @@ class Planner {
 
   static void describe(Plan& plan, const Request& r) {
     const auto set = [&](const TensorLayout& layout, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
-      check_status(dnn().cudnnSetTensor4dDescriptor(layout.get(), CUDNN_TENSOR_NCHW, type_of(r.dtype), int(n), int(c), int(h), int(w)), r.name,
-                   "cudnnSetTensor4dDescriptor");
+      check_status(
+          dnn().cudnnSetTensor4dDescriptor(layout.get(), CUDNN_TENSOR_NCHW, type_of(r.dtype), int(n), int(c), int(h), int(w)),
+          r.name, "cudnnSetTensor4dDescriptor");
     };
     const ConvolutionGeometry& g = r.g;
-    for (TensorLayout* layout : {&plan.x, &plan.y, &plan.bias}) *layout = created<TensorLayout>(dnn().cudnnCreateTensorDescriptor, r.name);
+    for (TensorLayout* layout : {&plan.x, &plan.y, &plan.bias})
+      *layout = created<TensorLayout>(dnn().cudnnCreateTensorDescriptor, r.name);
     set(plan.x, g.B, g.C, g.H, g.W);
     set(plan.y, g.B, g.O, g.Y(), g.X());
     set(plan.bias, 1, g.O, 1, 1);
     plan.weight = created<FilterLayout>(dnn().cudnnCreateFilterDescriptor, r.name);
-    check_status(dnn().cudnnSetFilter4dDescriptor(plan.weight.get(), type_of(r.dtype), CUDNN_TENSOR_NCHW, int(g.O), int(g.C), int(g.P), int(g.Q)),
+    check_status(dnn().cudnnSetFilter4dDescriptor(plan.weight.get(), type_of(r.dtype), CUDNN_TENSOR_NCHW, int(g.O), int(g.C),
+                                                  int(g.P), int(g.Q)),
                  r.name, "cudnnSetFilter4dDescriptor");
     plan.operation = created<Operation>(dnn().cudnnCreateConvolutionDescriptor, r.name);
-    check_status(dnn().cudnnSetConvolution2dDescriptor(plan.operation.get(), int(g.padding), int(g.padding), int(g.stride), int(g.stride), 1, 1,
-                                                       CUDNN_CROSS_CORRELATION, type_of(accumulator_dtype(r.dtype))),
-                 r.name, "cudnnSetConvolution2dDescriptor");
+    check_status(
+        dnn().cudnnSetConvolution2dDescriptor(plan.operation.get(), int(g.padding), int(g.padding), int(g.stride), int(g.stride),
+                                              1, 1, CUDNN_CROSS_CORRELATION, type_of(accumulator_dtype(r.dtype))),
+        r.name, "cudnnSetConvolution2dDescriptor");
     plan.identity = created<ActivationWord>(dnn().cudnnCreateActivationDescriptor, r.name);
-    check_status(dnn().cudnnSetActivationDescriptor(plan.identity.get(), CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0), r.name,
-                 "cudnnSetActivationDescriptor");
+    check_status(dnn().cudnnSetActivationDescriptor(plan.identity.get(), CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0),
+                 r.name, "cudnnSetActivationDescriptor");
   }
 
   template <class Direction>
@@ -279,7 +239,9 @@ class Planner {
     if (!is_refusal(status)) check_status(status, r.name, "asking cuDNN for algorithms");
     for (int i = 0; i < num; ++i) {
       const auto& one = found[std::size_t(i)];
-      if (one.status != CUDNN_STATUS_SUCCESS || one.determinism != CUDNN_DETERMINISTIC || !Direction::is_allowed(one.algo, r.bias != nullptr)) continue;
+      if (one.status != CUDNN_STATUS_SUCCESS || one.determinism != CUDNN_DETERMINISTIC ||
+          !Direction::is_allowed(one.algo, r.bias != nullptr))
+        continue;
       // An algorithm is one of its kind of arithmetic. What is not 16-bit stays with FMA, whatever is answered.
       if (one.mathType == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) continue;
       set_math(is_half ? one.mathType : CUDNN_FMA_MATH);
@@ -312,8 +274,10 @@ bool run_request(const Cuda& device, const Request& r, std::string problem) {
   if (r.engine != GemmEngine::automatic && r.engine != GemmEngine::cudnn) return false;
   dnn();  // all functions are looked up before the library is said to be usable
   const bool is_by_name = r.engine == GemmEngine::cudnn;
-  if (is_by_name) cudnn_library().require(r.name);
-  else if (!cudnn_library().is_usable()) return false;
+  if (is_by_name)
+    cudnn_library().require(r.name);
+  else if (!cudnn_library().is_usable())
+    return false;
   if (problem.empty()) problem = r.problem();
   if (problem.empty()) problem = planner(device.index).run<Direction>(device, r);
   check(problem.empty() || !is_by_name, r.name, ": cuDNN does not offer this convolution: ", problem);
@@ -323,8 +287,14 @@ bool run_request(const Cuda& device, const Request& r, std::string problem) {
 }  // namespace
 
 bool run_cudnn(const Cuda& device, const Conv2dForward& k) {
-  Request r{.name = k.name, .g = ConvolutionGeometry::of(k.name, k.x.shape(), k.weight.shape(), k.stride, k.padding), .dtype = k.out.dtype(),
-            .x = k.x.address(), .weight = k.weight.address(), .y = k.out.address(), .out = k.out.address(), .engine = k.engine,
+  Request r{.name = k.name,
+            .g = ConvolutionGeometry::of(k.name, k.x.shape(), k.weight.shape(), k.stride, k.padding),
+            .dtype = k.out.dtype(),
+            .x = k.x.address(),
+            .weight = k.weight.address(),
+            .y = k.out.address(),
+            .out = k.out.address(),
+            .engine = k.engine,
             .bias = k.bias.address()};
   r.set_workspace(k.workspace);
   const bool is_wide = k.bias && k.bias.dtype() != k.out.dtype();
@@ -332,15 +302,27 @@ bool run_cudnn(const Cuda& device, const Conv2dForward& k) {
 }
 
 bool run_cudnn(const Cuda& device, const Conv2dBackwardInput& k) {
-  Request r{.name = k.name, .g = ConvolutionGeometry::of(k.name, k.out.shape(), k.weight.shape(), k.stride, k.padding), .dtype = k.out.dtype(),
-            .x = k.out.address(), .weight = k.weight.address(), .y = k.grad_out.address(), .out = k.out.address(), .engine = k.engine};
+  Request r{.name = k.name,
+            .g = ConvolutionGeometry::of(k.name, k.out.shape(), k.weight.shape(), k.stride, k.padding),
+            .dtype = k.out.dtype(),
+            .x = k.out.address(),
+            .weight = k.weight.address(),
+            .y = k.grad_out.address(),
+            .out = k.out.address(),
+            .engine = k.engine};
   r.set_workspace(k.workspace);
   return run_request<BackwardInput>(device, r, {});
 }
 
 bool run_cudnn(const Cuda& device, const Conv2dBackwardWeight& k) {
-  Request r{.name = k.name, .g = ConvolutionGeometry::of(k.name, k.x.shape(), k.out.shape(), k.stride, k.padding), .dtype = k.grad_out.dtype(),
-            .x = k.x.address(), .weight = k.out.address(), .y = k.grad_out.address(), .out = k.out.address(), .engine = k.engine};
+  Request r{.name = k.name,
+            .g = ConvolutionGeometry::of(k.name, k.x.shape(), k.out.shape(), k.stride, k.padding),
+            .dtype = k.grad_out.dtype(),
+            .x = k.x.address(),
+            .weight = k.out.address(),
+            .y = k.grad_out.address(),
+            .out = k.out.address(),
+            .engine = k.engine};
   r.set_workspace(k.workspace);
   const bool is_wide = k.out.dtype() != k.grad_out.dtype();
   return run_request<BackwardWeight>(device, r, is_wide ? "the weight's gradient has another dtype" : "");

@@ -21,9 +21,15 @@ std::vector<Sum> values_of(const CudnnTensor& tensor, const void* data, bool is_
   std::vector<Sum> values(std::size_t(tensor.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (tensor.type) {
-      case CUDNN_DATA_DOUBLE: values[i] = Sum(static_cast<const double*>(data)[i]); break;
-      case CUDNN_DATA_HALF: values[i] = Sum(float(static_cast<const f16*>(data)[i])); break;
-      case CUDNN_DATA_BFLOAT16: values[i] = Sum(float(static_cast<const bf16*>(data)[i])); break;
+      case CUDNN_DATA_DOUBLE:
+        values[i] = Sum(static_cast<const double*>(data)[i]);
+        break;
+      case CUDNN_DATA_HALF:
+        values[i] = Sum(float(static_cast<const f16*>(data)[i]));
+        break;
+      case CUDNN_DATA_BFLOAT16:
+        values[i] = Sum(float(static_cast<const bf16*>(data)[i]));
+        break;
       default: {
         const float value = static_cast<const float*>(data)[i];
         values[i] = Sum(is_tf32 ? in_tf32(value) : value);
@@ -36,10 +42,17 @@ std::vector<Sum> values_of(const CudnnTensor& tensor, const void* data, bool is_
 template <class Sum>
 void write(const CudnnTensor& tensor, void* data, std::int64_t i, Sum value) {
   switch (tensor.type) {
-    case CUDNN_DATA_DOUBLE: static_cast<double*>(data)[i] = value; return;
-    case CUDNN_DATA_HALF: static_cast<f16*>(data)[i] = f16(float(value)); return;
-    case CUDNN_DATA_BFLOAT16: static_cast<bf16*>(data)[i] = bf16(float(value)); return;
-    default: static_cast<float*>(data)[i] = float(value);
+    case CUDNN_DATA_DOUBLE:
+      static_cast<double*>(data)[i] = value;
+      return;
+    case CUDNN_DATA_HALF:
+      static_cast<f16*>(data)[i] = f16(float(value));
+      return;
+    case CUDNN_DATA_BFLOAT16:
+      static_cast<bf16*>(data)[i] = bf16(float(value));
+      return;
+    default:
+      static_cast<float*>(data)[i] = float(value);
   }
 }
 
@@ -57,7 +70,8 @@ void for_products(const CudnnCall& call, F&& f) {
             for (std::int64_t q = 0; q < filter.w; ++q) {
               const std::int64_t w = i % y.w * call.convolution.stride + q - call.convolution.padding;
               if (w < 0 || w >= x.w) continue;
-              f(((n * x.c + c) * x.h + h) * x.w + w, ((o * x.c + c) * filter.h + p) * filter.w + q, (n * y.c + o) * y.h * y.w + i);
+              f(((n * x.c + c) * x.h + h) * x.w + w, ((o * x.c + c) * filter.h + p) * filter.w + q,
+                (n * y.c + o) * y.h * y.w + i);
             }
           }
 }
@@ -75,9 +89,15 @@ void run(const CudnnCall& call) {
   for_products(call, [&](std::int64_t i, std::int64_t j, std::int64_t k) {
     const std::size_t a = std::size_t(i), b = std::size_t(j), c = std::size_t(k);
     switch (call.direction) {
-      case CudnnDirection::forward: sums[c] += x[a] * filter[b]; return;
-      case CudnnDirection::backward_data: sums[a] += filter[b] * y[c]; return;
-      case CudnnDirection::backward_filter: sums[b] += x[a] * y[c]; return;
+      case CudnnDirection::forward:
+        sums[c] += x[a] * filter[b];
+        return;
+      case CudnnDirection::backward_data:
+        sums[a] += filter[b] * y[c];
+        return;
+      case CudnnDirection::backward_filter:
+        sums[b] += x[a] * y[c];
+        return;
     }
   });
   if (call.bias != nullptr) {
