@@ -51,7 +51,7 @@ Config tiny(const ScratchDirectory& scratch, bool is_vit) {
   Config config = is_vit ? small_vit(scratch) : small_gpt2(scratch);
   config.depth = 2;
   config.epochs = 0;
-  config.max_steps = 6;
+  config.max_steps = 4;
   config.eval_every = 1;
   config.eval_batch = 10;
   config.num_classes = is_vit ? 2 : 0;
