@@ -11,7 +11,8 @@ constexpr std::int64_t kAlignment = 64;
 
 }  // namespace
 
-std::vector<Bucket> fill_buckets(std::span<const BucketItem> items, std::span<const std::int64_t> order, std::int64_t bucket_bytes, Cut cut) {
+std::vector<Bucket> fill_buckets(std::span<const BucketItem> items, std::span<const std::int64_t> order,
+                                 std::int64_t bucket_bytes, Cut cut) {
   check(bucket_bytes > 0, "bucket_bytes: expected more than 0, got ", bucket_bytes);
   std::vector<Bucket> buckets;
   std::map<DType, Bucket> open;

@@ -34,7 +34,8 @@ enum class Cut : std::uint8_t {
 // Items in the order given, each dtype into buckets of its own, closed when the next item would take them beyond
 // `bucket_bytes`; buckets in the order in which their last items come. Parts begin at multiples of 64 bytes. Throws
 // InvalidArgument unless bucket_bytes is positive.
-std::vector<Bucket> fill_buckets(std::span<const BucketItem> items, std::span<const std::int64_t> order, std::int64_t bucket_bytes, Cut cut);
+std::vector<Bucket> fill_buckets(std::span<const BucketItem> items, std::span<const std::int64_t> order,
+                                 std::int64_t bucket_bytes, Cut cut);
 
 // `numel` elements of a contiguous tensor from `begin` on, as one row.
 Tensor flat_part(const Tensor& t, std::int64_t begin, std::int64_t numel);

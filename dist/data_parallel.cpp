@@ -168,12 +168,14 @@ void DataParallel::deliver() {
   for (std::size_t p = 0; p < bucket.parts.size(); ++p) {
     const BucketPart& part = bucket.parts[p];
     const Tensor& parameter = parameters_[std::size_t(part.index)];
-    if (filling.has_grad[p]) set_grad(parameter, view::reshape(flat_part(filling.flat, part.offset, part.numel()), parameter.shape()));
+    if (filling.has_grad[p])
+      set_grad(parameter, view::reshape(flat_part(filling.flat, part.offset, part.numel()), parameter.shape()));
   }
   const std::vector<bool> has_grad = filling.has_grad;
   filling = {};
   if (!then_.on_final) return;
-  for (std::size_t p = 0; p < bucket.parts.size(); ++p) then_.on_final(parameters_[std::size_t(bucket.parts[p].index)], has_grad[p]);
+  for (std::size_t p = 0; p < bucket.parts.size(); ++p)
+    then_.on_final(parameters_[std::size_t(bucket.parts[p].index)], has_grad[p]);
 }
 
 void DataParallel::finish() {

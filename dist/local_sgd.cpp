@@ -37,7 +37,8 @@ LocalSgd::LocalSgd(ProcessGroup& group, std::vector<NamedTensor> state, Optimize
     : group_(group), optimizer_(optimizer), options_(options) {
   check(options_.steps >= 1, "local_sgd: expected to average every 1 step or more, got ", options_.steps);
   check(options_.bucket_bytes > 0, "local_sgd: bucket_bytes: expected more than 0, got ", options_.bucket_bytes);
-  check(std::isfinite(options_.outer_lr) && options_.outer_lr > 0, "local_sgd: expected an outer lr above 0, got ", options_.outer_lr);
+  check(std::isfinite(options_.outer_lr) && options_.outer_lr > 0, "local_sgd: expected an outer lr above 0, got ",
+        options_.outer_lr);
   check(options_.outer_momentum >= 0 && options_.outer_momentum < 1, "local_sgd: expected an outer momentum of 0 to 1, got ",
         options_.outer_momentum);
   broadcast_values(group_, state);
@@ -64,7 +65,8 @@ LocalSgd::LocalSgd(ProcessGroup& group, std::vector<NamedTensor> state, Optimize
     if (!has_outer || !entry.tensor.requires_grad()) continue;
     check(!is_narrow, "local_sgd: an outer optimizer is for f32 and f64 parameters, '", entry.name, "' is ", tensor.dtype());
     const AveragingScope scope(MemoryKind::optimizer_state);
-    outer_.push_back({tensor, clone(tensor), options_.outer_momentum > 0 ? zeros(tensor.shape(), tensor.dtype(), tensor.device()) : Tensor(),
+    outer_.push_back({tensor, clone(tensor),
+                      options_.outer_momentum > 0 ? zeros(tensor.shape(), tensor.dtype(), tensor.device()) : Tensor(),
                       entry.name});
   }
   if (options_.state != StatePolicy::average) return;
@@ -106,7 +108,9 @@ void LocalSgd::reduce_buckets() {
   const auto is_in_place = [&](const Bucket& bucket) {
     return bucket.parts.size() == 1 && !items_[std::size_t(bucket.parts[0].index)].is_wide;
   };
-  const auto own = [&](const BucketPart& part) { return flat_part(items_[std::size_t(part.index)].tensor, part.begin, part.numel()); };
+  const auto own = [&](const BucketPart& part) {
+    return flat_part(items_[std::size_t(part.index)].tensor, part.begin, part.numel());
+  };
 
   struct UnderWay {
     const Bucket* bucket;
@@ -124,9 +128,16 @@ void LocalSgd::reduce_buckets() {
       if (item.is_wide) {
         // 0 - 1 · (-1 · mean), stored with the update's rounding.
         fill_values(own(part), 0);
-        launch(SgdUpdate{.grad = mean, .lr = 1, .weight_decay = 0, .momentum = 0, .grad_scale = -1, .nesterov = false, .out = own(part),
-                         .momentum_buffer = {},
-                         .rounding = {Rounding::stochastic, update_key(options_.seed ^ kAveraging, num_averagings_, item.name), part.begin}});
+        launch(SgdUpdate{
+            .grad = mean,
+            .lr = 1,
+            .weight_decay = 0,
+            .momentum = 0,
+            .grad_scale = -1,
+            .nesterov = false,
+            .out = own(part),
+            .momentum_buffer = {},
+            .rounding = {Rounding::stochastic, update_key(options_.seed ^ kAveraging, num_averagings_, item.name), part.begin}});
       } else if (!is_in_place(*done.bucket)) {
         copy_values(own(part), mean);
       }
@@ -147,8 +158,10 @@ void LocalSgd::reduce_buckets() {
       for (const BucketPart& part : bucket.parts) {
         if (part.offset > end) fill_values(flat_part(flat, end, part.offset - end), 0);
         const Tensor place = flat_part(flat, part.offset, part.numel());
-        if (items_[std::size_t(part.index)].is_wide) launch(Convert{.x = own(part), .out = place});
-        else copy_values(place, own(part));
+        if (items_[std::size_t(part.index)].is_wide)
+          launch(Convert{.x = own(part), .out = place});
+        else
+          copy_values(place, own(part));
         end = part.offset + part.numel();
       }
     }
@@ -174,8 +187,14 @@ void LocalSgd::step_outer() {
     const AveragingScope scope(MemoryKind::temporary);
     const Tensor change = empty_like(outer.parameter);
     launch(Binary{.op = BinaryOp::sub, .a = outer.anchor, .b = outer.parameter, .out = change});
-    launch(SgdUpdate{.grad = change, .lr = options_.outer_lr, .weight_decay = 0, .momentum = options_.outer_momentum, .grad_scale = 1,
-                     .nesterov = options_.outer_momentum > 0, .out = outer.anchor, .momentum_buffer = outer.momentum});
+    launch(SgdUpdate{.grad = change,
+                     .lr = options_.outer_lr,
+                     .weight_decay = 0,
+                     .momentum = options_.outer_momentum,
+                     .grad_scale = 1,
+                     .nesterov = options_.outer_momentum > 0,
+                     .out = outer.anchor,
+                     .momentum_buffer = outer.momentum});
     outer.anchor.storage()->bump_version();
     copy_values(outer.parameter, outer.anchor);
   }
@@ -202,8 +221,8 @@ void LocalSgd::load_state(const OptimizerState& state) {
   }
   const auto count = [&](const char* name) {
     const auto found = state.scalars.find(name);
-    check(found != state.scalars.end() && found->second >= 0 && found->second == std::floor(found->second), "local_sgd: state has no count '",
-          name, "'");
+    check(found != state.scalars.end() && found->second >= 0 && found->second == std::floor(found->second),
+          "local_sgd: state has no count '", name, "'");
     return std::int64_t(found->second);
   };
   const std::int64_t since = count("num_since"), averagings = count("num_averagings");

@@ -62,8 +62,8 @@ class LocalSgd {
 
   // num_since and num_averagings; the outer optimizer's momentum and where its next step begins.
   OptimizerState state_dict() const;
-  // Throws InvalidArgument naming what is missing. Tensors must be this one's own, or of their shapes. An empty state begins anew,
-  // from the parameters as they are.
+  // Throws InvalidArgument naming what is missing. Tensors must be this one's own, or of their shapes. An empty state begins
+  // anew, from the parameters as they are.
   void load_state(const OptimizerState& state);
 
  private:

@@ -53,7 +53,8 @@ std::string section_of(const DataParallel& ddp) {
 
 class DataParallelStrategy final : public Together {
  public:
-  DataParallelStrategy(std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer, const DataParallelOptions& options)
+  DataParallelStrategy(std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer,
+                       const DataParallelOptions& options)
       : Together(std::move(group)), ddp_(*group_, model.state_dict(), optimizer.parameters(), options) {
     optimizer.reset_masters();
   }
@@ -173,7 +174,8 @@ LocalSgdOptions local_sgd_options(const Config& config) {
 
 }  // namespace
 
-std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer) {
+std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model,
+                                         Optimizer& optimizer) {
   if (config.strategy == "none") {
     check(group == nullptr || group->world_size() == 1, "strategy: a world of ", group ? group->world_size() : 1,
           " ranks needs strategy = \"ddp\" or \"local_sgd\", got \"none\"");
@@ -182,8 +184,8 @@ std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<P
   check(group != nullptr, "strategy: ", config.strategy, " needs a process group");
   // Weighted by the targets of all ranks, gradients add up.
   if (config.strategy == "ddp")
-    return std::make_unique<DataParallelStrategy>(std::move(group), model, optimizer,
-                                                  DataParallelOptions{.bucket_bytes = config.bucket_bytes.value, .op = ReduceOp::sum});
+    return std::make_unique<DataParallelStrategy>(
+        std::move(group), model, optimizer, DataParallelOptions{.bucket_bytes = config.bucket_bytes.value, .op = ReduceOp::sum});
   return std::make_unique<LocalSgdStrategy>(std::move(group), model, optimizer, local_sgd_options(config), config.local_warmup);
 }
 

@@ -34,7 +34,9 @@ class Strategy {
   // counts although it was left out.
   virtual bool is_together() const { return true; }
   // Makes of a window's sum of losses what is gone backward from: every target of all ranks has the same weight.
-  virtual double loss_factor(const Loader::Upcoming& window) const { return window.all_targets > 0 ? 1.0 / double(window.all_targets) : 0; }
+  virtual double loss_factor(const Loader::Upcoming& window) const {
+    return window.all_targets > 0 ? 1.0 / double(window.all_targets) : 0;
+  }
 
   // For the last backward of a step: `then` hears of gradients that are those of all ranks. Afterwards, or on a rank without a
   // micro-batch, finish_backward() once; abandon_backward() after an exception that all ranks meet.
@@ -66,6 +68,7 @@ class Strategy {
 
 // As config.strategy says. Broadcasts rank 0's parameters and buffers. Throws InvalidArgument for several ranks without a
 // strategy, and for what does not go together.
-std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer);
+std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model,
+                                         Optimizer& optimizer);
 
 }  // namespace refrain

@@ -32,6 +32,7 @@ void run_all(Program& program) {
 void check_ranks(const Config& config, int world_size) {
   INFO(to_toml(config));
   std::mutex mutex;
+  std::vector<std::vector<std::vector<float>>> weights(static_cast<std::size_t>(world_size));
   const bool is_text = config.model == "gpt2";
   run_ranks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
     const int rank = group->rank();
@@ -39,6 +40,7 @@ void check_ranks(const Config& config, int world_size) {
       Program program(config, std::make_shared<MadeUpSamples>(is_text, kTrain), std::make_shared<MadeUpSamples>(is_text, kTest),
                       group->device(), group);
       run_all(program);
+      weights[std::size_t(rank)] = weights_of(*program.model);
     }
     const Plan plan =
         plan_training(config, {.num_train = kTrain, .num_test = kTest, .work = false, .world_size = world_size, .rank = rank});
@@ -51,6 +53,7 @@ void check_ranks(const Config& config, int world_size) {
     CHECK(plan.reserved_bytes == group->device().reserved_bytes());
     CHECK(run.peak_per_kind()[std::size_t(MemoryKind::communication)] > 0);
   });
+  for (const auto& rank : weights) CHECK(rank == weights[0]);
 }
 
 }  // namespace
@@ -92,4 +95,31 @@ TEST_CASE("plan: four ranks, of which some have no batch at the end of an epoch;
   check_ranks(config, 2);
   config.master_weights = true;
   check_ranks(config, 2);
+}
+
+TEST_CASE("plan: {ddp, local_sgd} x precisions x regions x {after, fused layer by layer} train three steps as planned, all ranks alike") {
+  for (const char* strategy : {"ddp", "local_sgd"}) {
+    for (const char* precision : {"32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"}) {
+      for (const char* checkpoint : {"none", "block", "nested"}) {
+        for (const bool is_fused : {false, true}) {
+          Config config = planned_config(false);
+          config.epochs = 0;
+          config.max_steps = 3;
+          config.eval_every = 0;
+          config.strategy = strategy;
+          config.local_steps = 2;
+          config.precision = precision;
+          config.loss_scale_init = 256;  // no overflow: plans know of none
+          config.checkpoint = checkpoint;
+          config.update = is_fused ? "fused" : "after";
+          config.accumulate_schedule = is_fused ? "layerwise" : "ordinary";
+          config.accumulate = is_fused ? 2 : 1;
+          config.optimizer = is_fused ? "sgd" : "adamw";
+          config.lr = 1e-3;
+          config.eps = 1e-3;  // f16 state has no 1e-8
+          check_ranks(config, 2);
+        }
+      }
+    }
+  }
 }

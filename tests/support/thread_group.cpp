@@ -115,8 +115,8 @@ void perform(std::vector<Call>& calls) {
 
 class ThreadPending final : public detail::Pending {
  public:
-  ThreadPending(std::shared_ptr<World> world, int rank, std::int64_t number, Tensor scratch)
-      : world_(std::move(world)), rank_(rank), number_(number), scratch_(std::move(scratch)) {}
+  ThreadPending(std::shared_ptr<World> world, std::int64_t number, Tensor scratch)
+      : world_(std::move(world)), number_(number), scratch_(std::move(scratch)) {}
   void wait() override {
     std::unique_lock lock(world_->mutex);
     const std::shared_ptr<Meeting> meeting = world_->meetings.at(number_);
@@ -139,7 +139,6 @@ class ThreadPending final : public detail::Pending {
 
  private:
   std::shared_ptr<World> world_;
-  int rank_;
   std::int64_t number_;
   Tensor scratch_;
 };
@@ -190,7 +189,7 @@ class ThreadGroup final : public ProcessGroup {
       meeting->is_done = true;
       world_->changed.notify_all();
     }
-    return Work(std::make_unique<ThreadPending>(world_, rank(), number, std::move(scratch)));
+    return Work(std::make_unique<ThreadPending>(world_, number, std::move(scratch)));
   }
 
  private:
