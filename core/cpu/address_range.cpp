@@ -8,8 +8,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+extern "C" __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void*, std::size_t);
 
 namespace refrain::detail {
 
@@ -38,13 +41,20 @@ class MappedRange : public AddressRange {
     base_ = reinterpret_cast<std::byte*>((address + std::uintptr_t(kHugePage) - 1) / std::uintptr_t(kHugePage) * std::uintptr_t(kHugePage));
     madvise(base_, std::size_t(capacity_), MADV_HUGEPAGE);  // a wish: systems without huge pages ignore it
   }
-  ~MappedRange() override { munmap(mapped_, std::size_t(capacity_ + kHugePage)); }
+  ~MappedRange() override {
+    // The system maps other things here next, a thread's stack say, which AddressSanitizer would hold for tensors that ended.
+    if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(base_, std::size_t(used_));
+    munmap(mapped_, std::size_t(capacity_ + kHugePage));
+  }
   MappedRange(const MappedRange&) = delete;
   MappedRange& operator=(const MappedRange&) = delete;
 
   std::byte* base() const override { return base_; }
   std::int64_t capacity() const override { return capacity_; }
-  bool commit(std::int64_t) override { return true; }  // the system gives pages as they are touched
+  bool commit(std::int64_t end) override {  // the system gives pages as they are touched
+    used_ = std::max(used_, end);
+    return true;
+  }
   void read(std::byte* host, const std::byte* from, std::int64_t bytes) const override { std::memcpy(host, from, std::size_t(bytes)); }
   void write(std::byte* to, const std::byte* host, std::int64_t bytes) const override { std::memcpy(to, host, std::size_t(bytes)); }
   void copy(const Shape& shape, int size, std::byte* to, const Strides& to_strides, const std::byte* from,
@@ -58,7 +68,7 @@ class MappedRange : public AddressRange {
  private:
   void* mapped_ = MAP_FAILED;
   std::byte* base_ = nullptr;
-  std::int64_t capacity_ = 0;
+  std::int64_t capacity_ = 0, used_ = 0;
 };
 
 }  // namespace
