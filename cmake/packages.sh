@@ -36,6 +36,6 @@ install_packages() {
 
 # What building the library and the command needs; libdnnl-dev (oneDNN) and libgloo-dev (more than one
 # rank) are optional for CMake and worth having.
-REFRAIN_BUILD_PACKAGES=(g++ cmake ninja-build libeigen3-dev libhwy-dev libdnnl-dev libgloo-dev nlohmann-json3-dev libtomlplusplus-dev zlib1g-dev)
+REFRAIN_BUILD_PACKAGES=(g++ cmake ninja-build libeigen3-dev libhwy-dev libdnnl-dev libgloo-dev nlohmann-json3-dev libtomlplusplus-dev libssl-dev zlib1g-dev)
 REFRAIN_DATA_PACKAGES=(dataset-fashion-mnist)
 REFRAIN_TEST_PACKAGES=(catch2)

@@ -1,6 +1,6 @@
 #include <refrain/core/check.h>
 #include <refrain/dist/launch.h>
-#include <refrain/dist/net/sha256.h>
+#include <refrain/dist/net/secret.h>
 #include <refrain/dist/net/socket.h>
 #include <refrain/dist/rank_lost.h>
 #include <refrain/dist/store/obituary.h>

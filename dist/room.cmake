@@ -1,3 +1,6 @@
+# Ranks show each other that they hold one token by OpenSSL's HMAC.
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+target_link_libraries(refrain_dist PRIVATE OpenSSL::Crypto)
 # Gloo carries the ranks of a world above one on CPUs; without it the room has worlds of one and planned ones.
 option(REFRAIN_GLOO "Use Gloo for more than one rank when it is installed" ON)
 if(REFRAIN_GLOO)

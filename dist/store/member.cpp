@@ -1,4 +1,4 @@
-#include <refrain/dist/net/sha256.h>
+#include <refrain/dist/net/secret.h>
 #include <refrain/dist/store/member.h>
 #include <refrain/dist/store/server.h>
 

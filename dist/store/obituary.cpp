@@ -1,5 +1,5 @@
 #include <refrain/dist/net/frame.h>
-#include <refrain/dist/net/sha256.h>
+#include <refrain/dist/net/secret.h>
 #include <refrain/dist/net/socket.h>
 #include <refrain/dist/store/obituary.h>
 #include <refrain/dist/store/server.h>

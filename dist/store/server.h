@@ -4,7 +4,7 @@
 
 #include <refrain/dist/join_group.h>
 #include <refrain/dist/net/frame.h>
-#include <refrain/dist/net/sha256.h>
+#include <refrain/dist/net/secret.h>
 #include <refrain/dist/net/socket.h>
 
 #include <atomic>

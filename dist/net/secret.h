@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104): with them two processes show each other that they hold one token, without sending it.
+// How two processes show each other that they hold one token without sending it: HMAC-SHA-256 (RFC 2104, FIPS 180-4) by OpenSSL.
 #pragma once
 
 #include <array>
@@ -10,7 +10,6 @@ namespace refrain::detail {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-Digest sha256(std::string_view bytes);
 Digest hmac_sha256(std::string_view key, std::string_view bytes);
 
 // Takes the same time wherever they differ.
