@@ -38,7 +38,7 @@ build_mutant() {  # DIR UNIT FLAVOUR
 # caught, or missed.
 verdict() {  # DIR FLAVOUR ORDER TESTS
   if REFRAIN_EMULATOR_ORDER=$3 REFRAIN_EMULATOR_TIMEOUT=20 timeout 120 "$1/$2" "$4" --abort >"$1/$2.$3.log" 2>&1; then
-    if grep -q '^All tests passed' "$1/$2.$3.log"; then echo missed; else echo ran-nothing; fi
+    if grep -q '^All tests passed' "$1/$2.$3.log" && ! grep -q '^No test cases matched' "$1/$2.$3.log"; then echo missed; else echo ran-nothing; fi
   else
     echo caught
   fi
