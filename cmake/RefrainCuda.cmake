@@ -55,8 +55,9 @@ endif()
 # How nvcc compiles a target's .cu files.
 function(refrain_cuda_options target)
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${REFRAIN_CUDA_ARCHITECTURES}")
-  # CMake 3.25 ignores CUDA_STANDARD 20. Products are fused with sums only where the source says so, as on the CPU.
-  set(options -std=c++20 -fmad=false -Xcompiler=-Wall,-Wextra)
+  # CMake 3.25 ignores CUDA_STANDARD 20. Products are fused with sums only where the source says so, as on the CPU. nvcc hands
+  # pointers to members on to the host's compiler with parentheses of its own.
+  set(options -std=c++20 -fmad=false -Xcompiler=-Wall,-Wextra,-Wno-parentheses)
   if(REFRAIN_TESTS)
     list(APPEND options --no-compress)  # tests execute the embedded PTX (cmake/RefrainPtx.cmake)
   endif()
