@@ -2,11 +2,11 @@
 
 #include <refrain/dist/gloo/collectives.h>
 #include <refrain/dist/gloo/engine.h>
+#include <refrain/dist/net/no_signals.h>
 
 #include <sys/socket.h>
 
 #include <array>
-#include <csignal>
 #include <cstring>
 
 namespace refrain::detail {
@@ -66,11 +66,7 @@ Engine::Engine(const Place& place, const GroupOptions& options) : place_(place),
   if (place.rank == 0) server_ = std::make_unique<StoreServer>(store_listener(place), place.world_size, place.token, options);
   store_ = std::make_unique<StoreMember>(place, options);
   mesh_ = std::make_unique<Mesh>(*store_, place.rank, place.world_size, options);
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  worker_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  worker_ = thread_without_signals([this] { run(); });
   store_->on_verdict([this] { mesh_->close(); });
 }
 

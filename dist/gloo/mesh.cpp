@@ -1,13 +1,13 @@
 #ifdef REFRAIN_HAS_GLOO
 
 #include <refrain/dist/gloo/mesh.h>
+#include <refrain/dist/net/no_signals.h>
 
 #include <gloo/context.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <csignal>
 #include <set>
 
 namespace refrain::detail {
@@ -53,20 +53,6 @@ class Connected final : public ::gloo::Context {
   std::vector<std::string> parts_;
 };
 
-// Gloo writes without MSG_NOSIGNAL, from its own thread and from the sender's: a broken connection is to be an error there.
-class NoSignals {
- public:
-  NoSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old_);
-  }
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
-
- private:
-  sigset_t old_;
-};
-
 }  // namespace
 
 struct Transfer::State {
@@ -98,7 +84,9 @@ Transfer::~Transfer() = default;
 
 Mesh::Mesh(StoreMember& store, int rank, int world_size, const GroupOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->timeout = options.collective_timeout;
-  const NoSignals no_signals;  // Gloo's thread inherits it
+  // Gloo writes without MSG_NOSIGNAL, from its own thread, which inherits this, and from the worker: a broken connection is to be an
+  // error there.
+  const NoSignals no_signals;
   try {
     ::gloo::transport::tcp::attr attributes(store.local_address().c_str());
     auto device = ::gloo::transport::tcp::CreateDevice(attributes);

@@ -1,3 +1,4 @@
+#include <refrain/dist/net/no_signals.h>
 #include <refrain/dist/net/secret.h>
 #include <refrain/dist/store/member.h>
 #include <refrain/dist/store/server.h>
@@ -5,8 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
-
-#include <csignal>
 
 namespace refrain::detail {
 
@@ -55,11 +54,7 @@ StoreMember::StoreMember(const Place& place, const GroupOptions& options)
   check<RendezvousError>(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "cannot make a pipe");
   wake_read_ = Socket(ends[0]);
   wake_write_ = Socket(ends[1]);
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  thread_ = thread_without_signals([this] { run(); });
 }
 
 StoreMember::~StoreMember() {

@@ -1,3 +1,4 @@
+#include <refrain/dist/net/no_signals.h>
 #include <refrain/dist/store/obituary.h>
 #include <refrain/dist/store/server.h>
 
@@ -6,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 
 namespace refrain::detail {
 
@@ -43,12 +43,7 @@ StoreServer::StoreServer(Socket listener, int world_size, std::string token, con
   check<RendezvousError>(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "cannot make a pipe");
   wake_read_ = Socket(ends[0]);
   wake_write_ = Socket(ends[1]);
-  // Signals belong to the program's own threads.
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  thread_ = thread_without_signals([this] { run(); });
 }
 
 StoreServer::~StoreServer() {

@@ -2,6 +2,7 @@
 #ifdef REFRAIN_HAS_GLOO
 
 #include "gloo_ranks.h"
+#include "rendezvous_support.h"
 
 #include <refrain/dist/net/frame.h>
 #include <refrain/dist/store/obituary.h>
@@ -18,17 +19,8 @@ using detail::FrameType;
 using std::chrono::milliseconds;
 using testing::free_port;
 using testing::gloo_ranks;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-std::string problem_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const RendezvousError& error) {
-    return error.what();
-  }
-  return "no problem";
-}
+using testing::has;
+using testing::problem_of;
 
 // What the other side of a connection said until it closed it, or for a tenth of a second.
 std::string answer_to(int port, const std::string& bytes) {

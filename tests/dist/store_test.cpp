@@ -1,28 +1,20 @@
 // What the store is made of, and the places that launchers' variables give; what is wrong with them in one clear line.
+#include "rendezvous_support.h"
+
 #include <refrain/dist/join_group.h>
 #include <refrain/dist/net/frame.h>
 #include <refrain/dist/net/secret.h>
 #include <refrain/tests/support/catch.h>
 
 #include <cstdlib>
-#include <functional>
 
 namespace refrain {
 
 namespace {
 
 using detail::FrameType;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-std::string problem_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const RendezvousError& error) {
-    return error.what();
-  }
-  return "no problem";
-}
+using testing::has;
+using testing::problem_of;
 
 // Clears what a launcher would have set, and afterwards what the test has.
 class Environment {
