@@ -102,7 +102,7 @@ __global__ __launch_bounds__(kThreads) void update(const __grid_constant__ Updat
   static_assert(sizeof table <= 4096);
   constexpr int kStates = Step::kStates;
   const int which = table.parameter_of(blockIdx.x);
-  const UpdateArguments<Step>& k = table.parameters[which];
+  const UpdateArguments<Step> k = table.parameters[which];  // a copy: nvcc takes packed stores apart whose address it reads from the table
   if (k.guard != nullptr && !cuda::math::is_finite(*k.guard)) return;
   const unsigned first_block = table.first_blocks[which], num_blocks = table.first_blocks[which + 1] - first_block;
   int lost = 0, non_finite = 0;
