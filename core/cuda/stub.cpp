@@ -14,7 +14,7 @@ CudaMemory cuda_memory(int) { no_cuda(); }
 std::string cuda_name(int) { no_cuda(); }
 std::int64_t cuda_pinned_bytes() { return 0; }
 
-CudaGraphScope::CudaGraphScope(const Device& device) : device_(device) {}
+CudaGraphScope::CudaGraphScope(const Device& device) : device_(device), is_on_(false) {}
 CudaGraphScope::~CudaGraphScope() = default;
 void CudaGraphScope::finish() { is_on_ = false; }
 CudaGraphCounts cuda_graph_counts(const Device&) { return {}; }
