@@ -308,7 +308,7 @@ void check_bounds(std::uint32_t first_seed, std::uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("budget: the dynamic program equals brute force on 5000 random chains of up to 12 stages") {
+TEST_CASE("budget: the dynamic program equals brute force on 5000 random chains of up to 12 stages", "[sweep]") {
   int compared = 0;
   for (std::uint32_t seed = 0; compared < 5000; ++seed) {
     Dice dice(seed);
@@ -364,7 +364,7 @@ TEST_CASE("budget: parts of blocks are read as they are written, and refused whe
   CHECK_THROWS_WITH(policy({"2-3 block", "0 none"}), Contains("out of order"));
 }
 
-TEST_CASE("budget: 20 random configurations stay within theirs as planned, and 4 of them as trained") {
+TEST_CASE("budget: 20 random configurations stay within theirs as planned, and 4 of them as trained", "[sweep]") {
   check_random_configs(50000, 20, 5, false);
 }
 
