@@ -218,33 +218,72 @@ class ThreadGroup final : public ProcessGroup {
 
 }  // namespace
 
-void run_ranks(int world_size, const std::function<void(std::shared_ptr<ProcessGroup>)>& f, const ThreadWorldOptions& options) {
-  const auto world = std::make_shared<World>(world_size, options);
+struct RankThreads::State {
   std::mutex mutex;
-  std::exception_ptr first;
+  std::condition_variable changed;
+  std::function<void(int rank)> work;
+  std::int64_t num_runs = 0;
+  int num_busy = 0;
+  bool is_ending = false;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto group = std::make_shared<ThreadGroup>(world, Device::new_cpu(), rank);
-      try {
-        f(group);
-      } catch (const std::exception& error) {
-        {
-          const std::lock_guard lock(mutex);
-          if (first == nullptr) first = std::current_exception();
-        }
-        group->abort(error.what());
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex);
-          if (first == nullptr) first = std::current_exception();
-        }
-        group->abort("an exception");
-      }
-    });
+
+  void serve(int rank) {
+    std::int64_t done = 0;
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return is_ending || num_runs > done; });
+      if (num_runs == done) return;
+      done = num_runs;
+      lock.unlock();
+      work(rank);
+      lock.lock();
+      if (--num_busy == 0) changed.notify_all();
+    }
   }
-  for (std::thread& thread : threads) thread.join();
+};
+
+RankThreads::RankThreads(int world_size) : state_(std::make_unique<State>()) {
+  for (int rank = 0; rank < world_size; ++rank) state_->threads.emplace_back([state = state_.get(), rank] { state->serve(rank); });
+}
+
+RankThreads::~RankThreads() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_ending = true;
+  }
+  state_->changed.notify_all();
+  for (std::thread& thread : state_->threads) thread.join();
+}
+
+void RankThreads::run(const std::function<void(std::shared_ptr<ProcessGroup>)>& f, const ThreadWorldOptions& options) {
+  const auto world = std::make_shared<World>(int(state_->threads.size()), options);
+  std::exception_ptr first;
+  std::unique_lock lock(state_->mutex);
+  const auto keep_first = [&] {
+    const std::lock_guard hold(state_->mutex);
+    if (first == nullptr) first = std::current_exception();
+  };
+  state_->work = [&](int rank) {
+    const auto group = std::make_shared<ThreadGroup>(world, Device::new_cpu(), rank);
+    try {
+      f(group);
+    } catch (const std::exception& error) {
+      keep_first();
+      group->abort(error.what());
+    } catch (...) {
+      keep_first();
+      group->abort("an exception");
+    }
+  };
+  state_->num_busy = world->size;
+  ++state_->num_runs;
+  state_->changed.notify_all();
+  state_->changed.wait(lock, [&] { return state_->num_busy == 0; });
   if (first != nullptr) std::rethrow_exception(first);
+}
+
+void run_ranks(int world_size, const std::function<void(std::shared_ptr<ProcessGroup>)>& f, const ThreadWorldOptions& options) {
+  RankThreads(world_size).run(f, options);
 }
 
 }  // namespace refrain::testing

@@ -15,7 +15,23 @@ struct ThreadWorldOptions {
   std::function<std::chrono::duration<double>(std::int64_t bytes)> transfer_time = {};
 };
 
-// Runs f(group) on `world_size` threads, each with a CPU device of its own, and throws what the first rank to fail threw.
+// Threads that stay from run to run, each a rank of a new world every time.
+class RankThreads {
+ public:
+  explicit RankThreads(int world_size);
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+
+  // Runs f(group) on every thread, each with a new CPU device of its own, and throws what the first rank to fail threw.
+  void run(const std::function<void(std::shared_ptr<ProcessGroup>)>& f, const ThreadWorldOptions& options = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// The same, once.
 void run_ranks(int world_size, const std::function<void(std::shared_ptr<ProcessGroup>)>& f, const ThreadWorldOptions& options = {});
 
 }  // namespace refrain::testing
