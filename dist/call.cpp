@@ -18,16 +18,30 @@ std::string_view name_of(CallKind kind) {
   return "?";
 }
 
-std::string Call::text() const {
+namespace {
+
+std::string among(std::span<const int> ranks) {
+  constexpr std::size_t kMostNamed = 8;
+  if (ranks.empty()) return {};
+  std::string text = ranks.size() == 1 ? " among rank " : " among ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) text += concat(i == 0 ? "" : ", ", ranks[i]);
+  return ranks.size() > kMostNamed ? text + concat(" and ", ranks.size() - kMostNamed, " more") : text;
+}
+
+}  // namespace
+
+std::string Call::text(std::span<const int> part) const {
   std::string text(detail::name_of(kind));
-  if (kind == CallKind::barrier) return text;
+  if (kind == CallKind::barrier) return text + among(part);
+  const int other = part.empty() ? peer : part[std::size_t(peer)];
   if (kind == CallKind::all_reduce || kind == CallKind::reduce_scatter) text += concat("(", refrain::name_of(op), ")");
-  if (kind == CallKind::broadcast) text += concat(" from rank ", peer);
-  if (kind == CallKind::send) text += concat(" to rank ", peer, " with tag ", tag);
-  if (kind == CallKind::receive) text += concat(" from rank ", peer, " with tag ", tag);
+  if (kind == CallKind::broadcast) text += concat(" from rank ", other);
+  if (kind == CallKind::send) text += concat(" to rank ", other, " with tag ", tag);
+  if (kind == CallKind::receive) text += concat(" from rank ", other, " with tag ", tag);
   const bool is_pieced = kind == CallKind::reduce_scatter || kind == CallKind::all_gather;
   return text +
-         concat(" of ", is_pieced ? std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) : in.numel(), " ", dtype());
+         concat(" of ", is_pieced ? std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) : in.numel(), " ", dtype()) +
+         among(part);
 }
 
 std::vector<std::int64_t> offsets_of(const std::vector<std::int64_t>& counts) {

@@ -19,8 +19,8 @@ struct Call {
   Tensor scratch = {};    // undefined where none is needed
 
   DType dtype() const { return in.dtype(); }
-  // "all_reduce(sum) of 4096 f32"
-  std::string text() const;
+  // "all_reduce(sum) of 4096 f32", and for a group that was split from a world "… among ranks 1, 3", by the world's ranks.
+  std::string text(std::span<const int> part = {}) const;
 };
 
 // A reduction goes in rounds, so that its scratch stays small: in each the ranks exchange `elements` of every piece. Up to

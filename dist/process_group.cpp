@@ -2,7 +2,7 @@
 #include <refrain/dist/call.h>
 #include <refrain/dist/process_group.h>
 
-#include <numeric>
+#include <algorithm>
 
 namespace refrain {
 
@@ -97,5 +97,43 @@ Work ProcessGroup::receive(const Tensor& t, int from, int tag) {
 }
 
 void ProcessGroup::barrier() { begin({.kind = CallKind::barrier}).wait(); }
+
+std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const int> ranks) {
+  std::vector<bool> is_in(std::size_t(world_size_), false);
+  for (const int r : ranks) {
+    check(r >= 0 && r < world_size_, "split: rank ", r, " of a world of ", world_size_);
+    check(!is_in[std::size_t(r)], "split: rank ", r, " comes twice");
+    is_in[std::size_t(r)] = true;
+  }
+  check(is_in[std::size_t(rank_)], "split: rank ", rank_, " is not in its own list");
+
+  // Everybody's list, and how many groups it has been in: a number that is new to all of a list is new to each.
+  const std::int64_t width = world_size_ + 1;
+  std::vector<std::int64_t> own(std::size_t(width), -1);
+  own[0] = *num_groups_;
+  std::copy(ranks.begin(), ranks.end(), own.begin() + 1);
+  std::vector<std::int64_t> all;
+  {
+    const KindScope kind(MemoryKind::communication);
+    const ContextScope op(&ThreadContext::op, std::string_view("split"));
+    const Tensor in = empty({width}, DType::i64, device_), out = empty({width * world_size_}, DType::i64, device_);
+    if (in.has_bytes()) set_bytes(in, std::as_bytes(std::span(own)));
+    all_gather(in, out, std::vector<std::int64_t>(std::size_t(world_size_), width)).wait();
+    if (out.has_bytes()) all = out.to_vector<std::int64_t>();
+  }
+  std::int64_t number = *num_groups_;
+  if (!all.empty()) {
+    const auto list_of = [&](std::int64_t r) { return std::span(all).subspan(std::size_t(r * width + 1), std::size_t(world_size_)); };
+    for (std::int64_t r = 0; r < world_size_; ++r)
+      for (const std::int64_t other : list_of(r))
+        check(other < 0 || std::ranges::equal(list_of(r), list_of(other)), "split: rank ", r, " makes a group with rank ", other,
+              ", whose own list is another");
+    for (const int r : ranks) number = std::max(number, all[std::size_t(r * width)]);
+  }
+  *num_groups_ = number + 1;
+  std::unique_ptr<ProcessGroup> group = part(ranks, number);
+  group->num_groups_ = num_groups_;
+  return group;
+}
 
 }  // namespace refrain

@@ -74,6 +74,13 @@ class ProcessGroup {
   // Returns when every rank has come. Throws as Work::wait() does.
   void barrier();
 
+  // A group of some of these ranks, which are its ranks 0 … n-1 in the order given: an axis of a mesh. Every rank of this group
+  // calls it at the same place among its calls, with the list that it is in itself; the lists cover the ranks once. Promises are
+  // the same. The new group has an order of calls and tags of its own, so calls of both may be under way at once and ranks may
+  // make them in either order; it shares connections, step and fate: who aborts one ends all, and errors name the world's
+  // ranks. This group must outlive it. Throws InvalidArgument for a list that is none of these, and where lists differ.
+  std::unique_ptr<ProcessGroup> split(std::span<const int> ranks);
+
   // Ends the group for everybody: other ranks' operations throw RankLost with this rank's name and the reason. For a rank that
   // cannot go on; destroying a group during an exception does it as well.
   virtual void abort(std::string_view reason) = 0;
@@ -86,6 +93,8 @@ class ProcessGroup {
   ProcessGroup(const Device& device, int rank, int world_size);
   // Begins a call that is in order; `call.scratch` is there.
   virtual Work begin(detail::Call call) = 0;
+  // split() of a list that is in order. No other group that any of these ranks is in has this number; it is above 0.
+  virtual std::unique_ptr<ProcessGroup> part(std::span<const int> ranks, std::int64_t number) = 0;
 
  private:
   Work issue(detail::Call call);
@@ -93,6 +102,7 @@ class ProcessGroup {
   Device device_;
   int rank_, world_size_;
   std::int64_t bytes_sent_ = 0;
+  std::shared_ptr<std::int64_t> num_groups_ = std::make_shared<std::int64_t>(1);  // that this process has been in, of one world
 };
 
 // A world of one.

@@ -24,11 +24,11 @@ void all_reduce_directly(const Station& at, const Call& call) {
   for (int r = 0; r < at.world_size; ++r) {
     parts.push_back(r == at.rank ? own : scratch);
     if (r == at.rank) continue;
-    receives.push_back(at.mesh.receive(r, at.slot, scratch, bytes));
+    receives.push_back(at.receive(r, at.slot, scratch, bytes));
     scratch += bytes;
   }
   for (int r = 0; r < at.world_size; ++r)
-    if (r != at.rank) sends.push_back(at.mesh.send(r, at.slot, own, bytes));
+    if (r != at.rank) sends.push_back(at.send(r, at.slot, own, bytes));
   wait_all(receives);
   wait_all(sends);
   reduce_ranks(call.dtype(), call.op, parts, own, call.in.numel());
@@ -62,10 +62,10 @@ void reduce_by_pieces(const Station& at, const Call& call, bool gather) {
     for (int r = 0; r < at.world_size; ++r)
       if (r != at.rank)
         started.receives.push_back(
-            at.mesh.receive(r, slot(round, 0), slot_place(r, round), std::size_t(length(at.rank, round) * size)));
+            at.receive(r, slot(round, 0), slot_place(r, round), std::size_t(length(at.rank, round) * size)));
     for (int r = 0; r < at.world_size; ++r)
       if (r != at.rank)
-        started.sends.push_back(at.mesh.send(r, slot(round, 0), place(r, round), std::size_t(length(r, round) * size)));
+        started.sends.push_back(at.send(r, slot(round, 0), place(r, round), std::size_t(length(r, round) * size)));
     return started;
   };
 
@@ -83,9 +83,9 @@ void reduce_by_pieces(const Station& at, const Call& call, bool gather) {
     if (gather) {
       for (int r = 0; r < at.world_size; ++r)
         if (r != at.rank)
-          gathering.push_back(at.mesh.receive(r, slot(round, 1), place(r, round), std::size_t(length(r, round) * size)));
+          gathering.push_back(at.receive(r, slot(round, 1), place(r, round), std::size_t(length(r, round) * size)));
       for (int r = 0; r < at.world_size; ++r)
-        if (r != at.rank) gathering.push_back(at.mesh.send(r, slot(round, 1), place(at.rank, round), std::size_t(own * size)));
+        if (r != at.rank) gathering.push_back(at.send(r, slot(round, 1), place(at.rank, round), std::size_t(own * size)));
     }
     current = std::move(next);
   }
@@ -101,9 +101,9 @@ void all_gather(const Station& at, const Call& call) {
   for (int r = 0; r < at.world_size; ++r)
     if (r != at.rank)
       transfers.push_back(
-          at.mesh.receive(r, at.slot, whole + offsets[std::size_t(r)] * size, std::size_t(call.counts[std::size_t(r)] * size)));
+          at.receive(r, at.slot, whole + offsets[std::size_t(r)] * size, std::size_t(call.counts[std::size_t(r)] * size)));
   for (int r = 0; r < at.world_size; ++r)
-    if (r != at.rank) transfers.push_back(at.mesh.send(r, at.slot, call.in.address(), own_bytes));
+    if (r != at.rank) transfers.push_back(at.send(r, at.slot, call.in.address(), own_bytes));
   if (own_bytes > 0 && own != call.in.address()) std::memcpy(own, call.in.address(), own_bytes);
   wait_all(transfers);
 }
@@ -111,9 +111,9 @@ void all_gather(const Station& at, const Call& call) {
 void broadcast(const Station& at, const Call& call) {
   const TreePlace place = tree_place(at.rank, call.peer, at.world_size);
   const std::size_t bytes = std::size_t(call.in.bytes());
-  if (place.from >= 0) at.mesh.receive(place.from, at.slot, call.out.address(), bytes).wait();
+  if (place.from >= 0) at.receive(place.from, at.slot, call.out.address(), bytes).wait();
   std::vector<Transfer> sends;
-  for (const int to : place.to) sends.push_back(at.mesh.send(to, at.slot, call.out.address(), bytes));
+  for (const int to : place.to) sends.push_back(at.send(to, at.slot, call.out.address(), bytes));
   wait_all(sends);
 }
 
@@ -121,8 +121,8 @@ void broadcast(const Station& at, const Call& call) {
 void barrier(const Station& at) {
   for (int step = 1, round = 0; step < at.world_size; step *= 2, ++round) {
     char in = 0, out = 0;
-    Transfer receive = at.mesh.receive((at.rank - step + at.world_size) % at.world_size, at.slot + std::uint64_t(round), &in, 1);
-    Transfer send = at.mesh.send((at.rank + step) % at.world_size, at.slot + std::uint64_t(round), &out, 1);
+    Transfer receive = at.receive((at.rank - step + at.world_size) % at.world_size, at.slot + std::uint64_t(round), &in, 1);
+    Transfer send = at.send((at.rank + step) % at.world_size, at.slot + std::uint64_t(round), &out, 1);
     receive.wait();
     send.wait();
   }
@@ -134,6 +134,8 @@ void run_collective(const Station& at, const Call& call) {
   switch (call.kind) {
     case CallKind::all_reduce:
     case CallKind::reduce_scatter: {
+      if (at.world_size == 1 && call.in.address() != call.out.address() && call.in.numel() > 0)
+        std::memcpy(call.out.address(), call.in.address(), std::size_t(call.in.bytes()));
       const Rounds rounds = rounds_of(call, at.world_size);
       if (rounds.num_rounds == 0) return;
       return rounds.is_direct ? all_reduce_directly(at, call) : reduce_by_pieces(at, call, call.kind == CallKind::all_reduce);

@@ -4,21 +4,14 @@
 #include <refrain/dist/gloo/engine.h>
 #include <refrain/dist/net/no_signals.h>
 
-#include <sys/socket.h>
-
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 namespace refrain::detail {
 
 namespace {
-
-using std::chrono::milliseconds;
-
-// How long a broken connection waits for the store's word on who is to blame, which comes in milliseconds where a process ended.
-constexpr milliseconds kVerdictTime{1000};
-constexpr milliseconds kLeaveTime{5000}, kMismatchTime{1000};
-constexpr std::string_view kEnded = "the process group has ended";
 
 // FNV-1a.
 std::uint64_t hash_of(std::string_view text) {
@@ -34,61 +27,55 @@ std::string signature(const Call& call) {
   return text;
 }
 
-// Gloo matches messages by slot. With the call's hash in it, calls that differ never meet: they end overdue, not in each other's
-// memory. The low byte is the collective's own.
-std::uint64_t collective_slot(const Call& call, std::uint64_t number) {
-  return (number & 0xfffff) << 40 | (hash_of(signature(call)) & 0xffffffff) << 8;
+// Gloo matches messages by slot, whose highest bits are of what kind it is and of which group. With the call's hash in it, calls
+// that differ never meet: they end overdue, not in each other's memory. A collective's low byte is its own.
+enum class SlotKind : std::uint64_t { collective, message, comparison };
+constexpr int kGroupBits = 10;
+std::uint64_t slot_of(SlotKind kind, std::int64_t group) { return std::uint64_t(kind) << 62 | std::uint64_t(group) << 52; }
+std::uint64_t collective_slot(std::int64_t group, const Call& call, std::uint64_t number) {
+  return slot_of(SlotKind::collective, group) | (number & 0xfff) << 40 | (hash_of(signature(call)) & 0xffffffff) << 8;
 }
-std::uint64_t message_slot(const Call& call) {
-  return std::uint64_t(2) << 60 | std::uint64_t(std::uint32_t(call.tag)) << 28 |
-         (hash_of(concat(call.in.numel(), call.dtype())) & 0xfffffff);
+std::uint64_t message_slot(std::int64_t group, const Call& call) {
+  return slot_of(SlotKind::message, group) | std::uint64_t(std::uint32_t(call.tag)) << 20 |
+         (hash_of(concat(call.in.numel(), call.dtype())) & 0xfffff);
 }
-constexpr std::uint64_t kCompareSlot = std::uint64_t(1) << 60;
 
-// Rank 0's listening socket: the launcher's, or one of its own.
-Socket store_listener(const Place& place) {
-  int is_listening = 0;
-  socklen_t length = sizeof is_listening;
-  if (place.store_fd >= 0 && getsockopt(place.store_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &length) == 0 &&
-      is_listening != 0) {
-    Socket socket(place.store_fd);
-    if (port_of(socket) == place.master_port) return socket;
-    socket.release();
-  }
-  return listen_on(place.master_addr, place.master_port);
+std::vector<int> all_of(int size) {
+  std::vector<int> ranks(std::size_t(size), 0);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace
 
-Engine::Engine(const Place& place, const GroupOptions& options) : place_(place), options_(options), host_(host_name()) {
-  check<RendezvousError>(!place.token.empty() || is_loopback(place.master_addr), "REFRAIN_TOKEN is not set: on ",
-                         place.master_addr, ", which other machines reach, the ranks must share a secret");
-  if (place.rank == 0) server_ = std::make_unique<StoreServer>(store_listener(place), place.world_size, place.token, options);
-  store_ = std::make_unique<StoreMember>(place, options);
-  mesh_ = std::make_unique<Mesh>(*store_, place.rank, place.world_size, options);
+Engine::Engine(std::shared_ptr<World> world) : Engine(world, all_of(world->size()), 0) {}
+
+Engine::Engine(std::shared_ptr<World> world, std::vector<int> ranks, std::int64_t number)
+    : world_(std::move(world)), ranks_(std::move(ranks)), number_(number) {
+  check(number < 1 << kGroupBits, "split: a process has at most ", (1 << kGroupBits) - 1, " parts of one world");
+  rank_ = int(std::find(ranks_.begin(), ranks_.end(), world_->rank()) - ranks_.begin());
   worker_ = thread_without_signals([this] { run(); });
-  store_->on_verdict([this] { mesh_->close(); });
 }
 
 Engine::~Engine() { stop(false); }
 
+std::unique_ptr<Engine> Engine::part(std::span<const int> ranks, std::int64_t number) const {
+  std::vector<int> of_world;
+  for (const int r : ranks) of_world.push_back(ranks_[std::size_t(r)]);
+  return std::make_unique<Engine>(world_, std::move(of_world), number);
+}
+
 std::shared_ptr<Engine::Operation> Engine::issue(Call call) {
-  check(store_ != nullptr, kEnded);
   const bool is_collective = call.kind != CallKind::send && call.kind != CallKind::receive;
-  std::shared_ptr<Operation> operation;
-  std::int64_t num_calls = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_collective) ++num_collectives_;
-    num_calls = std::int64_t(num_collectives_);
-    const bool is_checked = is_collective && (options_.check_every_call || step_ == first_step_);
-    operation.reset(new Operation{.call = std::move(call), .step = step_, .number = num_collectives_, .is_checked = is_checked});
-  }
-  const std::string name = operation->call.text();
-  if (const auto verdict = store_->verdict()) throw_lost(*verdict, name, operation->step);
-  if (is_collective) store_->set_position(operation->step, num_calls, operation->call.text());
+  const World::Position position = world_->position();
+  world_->enter(name_of(call), position.step, is_collective);
   const std::lock_guard lock(mutex_);
-  if (!mismatch_.empty()) throw CallMismatch(mismatch_);
+  check(!is_stopped_, "the process group has ended");
+  if (is_collective) ++num_collectives_;
+  const auto operation = std::make_shared<Operation>(Operation{.call = std::move(call),
+                                                               .step = position.step,
+                                                               .number = num_collectives_,
+                                                               .is_checked = is_collective && position.is_checked});
   queue_.push_back(operation);
   changed_.notify_all();
   return operation;
@@ -103,7 +90,7 @@ void Engine::wait(Operation& operation) {
   try {
     operation.transfer.wait();
   } catch (const TransferError& error) {
-    explain(error, operation.call.text(), operation.step);
+    world_->explain(error, name_of(operation.call), operation.step);
   }
 }
 
@@ -140,22 +127,21 @@ void Engine::run() {
 
 void Engine::do_operation(Operation& operation) {
   const Call& call = operation.call;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!mismatch_.empty()) throw CallMismatch(mismatch_);
-  }
+  world_->throw_mismatch();
   try {
     if (call.kind == CallKind::send || call.kind == CallKind::receive) {
       std::byte* bytes = call.in.address();
       const std::size_t count = std::size_t(call.in.bytes());
-      operation.transfer = call.kind == CallKind::send ? mesh_->send(call.peer, message_slot(call), bytes, count)
-                                                       : mesh_->receive(call.peer, message_slot(call), bytes, count);
+      const int peer = ranks_[std::size_t(call.peer)];
+      const std::uint64_t slot = message_slot(number_, call);
+      operation.transfer = call.kind == CallKind::send ? world_->mesh().send(peer, slot, bytes, count)
+                                                       : world_->mesh().receive(peer, slot, bytes, count);
       return;
     }
     if (operation.is_checked) compare(operation);
-    run_collective({*mesh_, place_.rank, place_.world_size, collective_slot(call, operation.number)}, call);
+    run_collective({world_->mesh(), ranks_, rank_, collective_slot(number_, call, operation.number)}, call);
   } catch (const TransferError& error) {
-    explain(error, operation.call.text(), operation.step);
+    world_->explain(error, name_of(call), operation.step);
   }
 }
 
@@ -166,112 +152,48 @@ void Engine::compare(const Operation& operation) {
     std::array<char, kText> text;
   };
   const auto header = [&] {
-    const std::string text = signature(operation.call);
-    Header own{.hash = hash_of(text), .number = operation.number, .text = {}};
-    const std::string shown = operation.call.text();
+    Header own{.hash = hash_of(signature(operation.call)), .number = operation.number, .text = {}};
+    const std::string shown = name_of(operation.call);
     std::memcpy(own.text.data(), shown.data(), std::min(shown.size(), kText - 1));
     return own;
   }();
-  std::vector<Header> headers(std::size_t(place_.world_size), header);
+  std::vector<Header> headers(ranks_.size(), header);
   std::vector<Transfer> transfers;
-  for (int r = 0; r < place_.world_size; ++r)
-    if (r != place_.rank) transfers.push_back(mesh_->receive(r, kCompareSlot, &headers[std::size_t(r)], sizeof(Header)));
-  for (int r = 0; r < place_.world_size; ++r)
-    if (r != place_.rank) transfers.push_back(mesh_->send(r, kCompareSlot, &header, sizeof(Header)));
+  const std::uint64_t slot = slot_of(SlotKind::comparison, number_);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (int(r) != rank_) transfers.push_back(world_->mesh().receive(ranks_[r], slot, &headers[r], sizeof(Header)));
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (int(r) != rank_) transfers.push_back(world_->mesh().send(ranks_[r], slot, &header, sizeof(Header)));
   for (Transfer& transfer : transfers) transfer.wait();
-  for (int r = 1; r < place_.world_size; ++r) {
-    const Header &first = headers[0], &other = headers[std::size_t(r)];
+  for (std::size_t r = 1; r < ranks_.size(); ++r) {
+    const Header &first = headers[0], &other = headers[r];
     if (first.hash == other.hash && first.number == other.number) continue;
     const auto named = [](int rank, const Header& of) {
       return concat("rank ", rank, "'s call ", of.number, " is ", std::string(of.text.data(), strnlen(of.text.data(), kText)));
     };
     const bool is_same_text = std::memcmp(first.text.data(), other.text.data(), kText) == 0 && first.number == other.number;
-    const std::lock_guard lock(mutex_);
-    mismatch_ =
-        concat("the ranks' calls differ: ", named(0, first), ", ", named(r, other), is_same_text ? " in other pieces" : "", ", ",
-               operation.step < 0 ? "before the first step" : concat("step ", operation.step));
-    throw CallMismatch(mismatch_);
+    world_->end_by_mismatch(concat("the ranks' calls differ: ", named(ranks_[0], first), ", ", named(ranks_[r], other),
+                                   is_same_text ? " in other pieces" : "", ", ",
+                                   operation.step < 0 ? "before the first step" : concat("step ", operation.step)));
   }
-}
-
-void Engine::explain(const TransferError& error, const std::string& operation, std::int64_t step) {
-  check(store_ != nullptr, kEnded);
-  const bool is_first = !store_->verdict();
-  if (is_first && error.is_overdue)
-    store_->report_overdue(
-        concat("waits in ", operation, " of step ", step, " for ", double(options_.collective_timeout.count()) / 1000, " s"));
-  // All survivors are to learn of it at once.
-  mesh_->close();
-  auto verdict = store_->wait_for_verdict(kVerdictTime);
-  if (!verdict) {
-    store_->suspect(error.peer, error.what());
-    verdict = store_->wait_for_verdict(kVerdictTime);
-  }
-  if (!verdict) verdict = Verdict{error.peer, "unknown host", error.what()};
-  throw_lost(*verdict, operation, step);
-}
-
-void Engine::throw_lost(const Verdict& verdict, const std::string& operation, std::int64_t step) const {
-  RankLost lost(concat("rank ", verdict.rank, " (", verdict.host, ") is lost: ", verdict.why, "; rank ", place_.rank, " (", host_,
-                       ") was in ", operation, step < 0 ? ", before the first step" : concat(", step ", step)));
-  lost.rank = verdict.rank;
-  lost.host = verdict.host;
-  lost.step = step;
-  lost.operation = operation;
-  throw lost;
-}
-
-void Engine::abort(std::string_view reason) {
-  if (store_ == nullptr) return;
-  if (!store_->verdict()) {
-    store_->abort(reason);
-    store_->wait_for_verdict(kVerdictTime);
-  }
-  mesh_->close();
-}
-
-void Engine::set_step(std::int64_t step) {
-  check(store_ != nullptr, kEnded);
-  std::int64_t num_calls = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    step_ = step;
-    if (first_step_ < 0) first_step_ = step;
-    num_calls = std::int64_t(num_collectives_);
-    if (!mismatch_.empty()) throw CallMismatch(mismatch_);
-  }
-  if (const auto verdict = store_->verdict()) throw_lost(*verdict, "no operation", step);
-  store_->set_position(step, num_calls, "none in this step");
 }
 
 void Engine::stop(bool is_well) {
-  std::string mismatch;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_stopped_, true)) return;
-    mismatch = mismatch_;
     is_well = is_well && queue_.empty();
   }
-  // Where calls differ every rank sees it by itself, if it is given the time to.
-  if (!store_->verdict()) {
-    if (!mismatch.empty()) {
-      if (!store_->leave(kMismatchTime)) abort(mismatch);
-    } else if (is_well) {
-      store_->leave(kLeaveTime);
-    } else {
-      abort("it left by an exception");
-    }
-  }
-  store_->on_verdict({});
-  mesh_->close();
+  if (!is_part())
+    world_->leave(is_well);
+  else if (!is_well)
+    world_->abort("it left by an exception");
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
     changed_.notify_all();
   }
   worker_.join();
-  store_.reset();
-  server_.reset();
 }
 
 }  // namespace refrain::detail

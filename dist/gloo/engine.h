@@ -1,10 +1,8 @@
-// What runs a Gloo group's calls: a queue, the worker that empties it, and the one place that says how the group ended.
+// What runs the calls of one Gloo group: a queue, and the worker that empties it.
 #pragma once
 
 #include <refrain/dist/call.h>
-#include <refrain/dist/gloo/mesh.h>
-#include <refrain/dist/store/member.h>
-#include <refrain/dist/store/server.h>
+#include <refrain/dist/gloo/world.h>
 
 #include <condition_variable>
 #include <deque>
@@ -12,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace refrain::detail {
 
@@ -20,7 +19,7 @@ class Engine {
   struct Operation {
     Call call;
     std::int64_t step;
-    std::uint64_t number;  // among this rank's collectives
+    std::uint64_t number;  // among this group's collectives
     bool is_checked;
     // Guarded by the engine's mutex.
     bool is_done = false;
@@ -28,37 +27,37 @@ class Engine {
     Transfer transfer = {};  // of a send or receive: begun by the worker, ended by whoever waits
   };
 
-  Engine(const Place& place, const GroupOptions& options);
+  // The world's group.
+  explicit Engine(std::shared_ptr<World> world);
+  // One of some of its ranks, in this order. Its messages bear the number; throws InvalidArgument where there is no room for it.
+  Engine(std::shared_ptr<World> world, std::vector<int> ranks, std::int64_t number);
   ~Engine();
 
   std::shared_ptr<Operation> issue(Call call);  // throws what ended the group
   void wait(Operation& operation);
   bool is_done(const Operation& operation) const;
-  void abort(std::string_view reason);
-  void set_step(std::int64_t step);  // throws what ended the group
-  // Ends the worker; what has not been done fails. Nothing happens a second time.
+  World& world() { return *world_; }
+  std::string name_of(const Call& call) const { return call.text(is_part() ? std::span(ranks_) : std::span<const int>()); }
+  // A part of this group.
+  std::unique_ptr<Engine> part(std::span<const int> ranks, std::int64_t number) const;
+  // Ends the worker; what has not been done fails. The world's group leaves the world, in peace if all is well here; a part whose
+  // calls are not all done ends it. Nothing happens a second time.
   void stop(bool is_well);
 
  private:
   void run();
   void do_operation(Operation& operation);
   void compare(const Operation& operation);
-  // Never returns: what a failed transfer of this operation means for the caller.
-  [[noreturn]] void explain(const TransferError& error, const std::string& operation, std::int64_t step);
-  [[noreturn]] void throw_lost(const Verdict& verdict, const std::string& operation, std::int64_t step) const;
+  bool is_part() const { return number_ > 0; }
 
-  const Place place_;
-  const GroupOptions options_;
-  const std::string host_;
-  std::unique_ptr<StoreServer> server_;  // rank 0's
-  std::unique_ptr<StoreMember> store_;
-  std::unique_ptr<Mesh> mesh_;
+  const std::shared_ptr<World> world_;
+  const std::vector<int> ranks_;  // the world's
+  const std::int64_t number_;     // 0: of the world itself
+  int rank_ = 0;                  // in this group
 
   mutable std::mutex mutex_;  // guards what follows
   mutable std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  std::string mismatch_;  // not empty: the ranks' calls differ
-  std::int64_t step_ = -1, first_step_ = -1;
   std::uint64_t num_collectives_ = 0;
   bool is_stopping_ = false, is_stopped_ = false;
   std::thread worker_;

@@ -3,6 +3,8 @@
 #include <refrain/dist/gloo/engine.h>
 #include <refrain/dist/gloo/gloo_group.h>
 
+#include <algorithm>
+
 namespace refrain::detail {
 
 namespace {
@@ -16,7 +18,7 @@ class GlooPending final : public Pending {
     if (has_ended_) return;
     // The tensors are about to go: nobody may be left writing to them.
     try {
-      if (!engine_->is_done(*operation_)) engine_->abort("it gave up " + operation_->call.text());
+      if (!engine_->is_done(*operation_)) engine_->world().abort("it gave up " + engine_->name_of(operation_->call));
       engine_->wait(*operation_);
     } catch (const std::exception&) {  // it was given up
     }
@@ -37,15 +39,19 @@ class GlooPending final : public Pending {
 
 class GlooGroup final : public ProcessGroup {
  public:
-  GlooGroup(const Place& place, const Device& device, const GroupOptions& options)
-      : ProcessGroup(device, place.rank, place.world_size), engine_(std::make_shared<Engine>(place, options)) {}
+  GlooGroup(const Device& device, int rank, int world_size, std::shared_ptr<Engine> engine)
+      : ProcessGroup(device, rank, world_size), engine_(std::move(engine)) {}
   ~GlooGroup() override { engine_->stop(std::uncaught_exceptions() == num_exceptions_); }
 
-  void abort(std::string_view reason) override { engine_->abort(reason); }
-  void set_step(std::int64_t step) override { engine_->set_step(step); }
+  void abort(std::string_view reason) override { engine_->world().abort(reason); }
+  void set_step(std::int64_t step) override { engine_->world().set_step(step); }
 
  protected:
   Work begin(Call call) override { return Work(std::make_unique<GlooPending>(engine_, engine_->issue(std::move(call)))); }
+  std::unique_ptr<ProcessGroup> part(std::span<const int> ranks, std::int64_t number) override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank());
+    return std::make_unique<GlooGroup>(device(), int(own - ranks.begin()), int(ranks.size()), engine_->part(ranks, number));
+  }
 
  private:
   std::shared_ptr<Engine> engine_;
@@ -55,7 +61,8 @@ class GlooGroup final : public ProcessGroup {
 }  // namespace
 
 std::unique_ptr<ProcessGroup> gloo_group(const Place& place, const Device& device, const GroupOptions& options) {
-  return std::make_unique<GlooGroup>(place, device, options);
+  return std::make_unique<GlooGroup>(device, place.rank, place.world_size,
+                                     std::make_shared<Engine>(std::make_shared<World>(place, options)));
 }
 
 }  // namespace refrain::detail

@@ -2,6 +2,8 @@
 #include <refrain/dist/call.h>
 #include <refrain/dist/process_group.h>
 
+#include <algorithm>
+
 namespace refrain {
 
 namespace {
@@ -27,6 +29,10 @@ class PlannedGroup final : public ProcessGroup {
  protected:
   Work begin(detail::Call call) override {
     return call.scratch.defined() ? Work(std::make_unique<HeldScratch>(std::move(call.scratch))) : Work();
+  }
+  std::unique_ptr<ProcessGroup> part(std::span<const int> ranks, std::int64_t) override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank());
+    return planned_group(device(), int(own - ranks.begin()), int(ranks.size()));
   }
 };
 

@@ -21,6 +21,7 @@ class SingleGroup final : public ProcessGroup {
     }
     return {};
   }
+  std::unique_ptr<ProcessGroup> part(std::span<const int>, std::int64_t) override { return single_group(device()); }
 };
 
 }  // namespace

@@ -55,6 +55,18 @@ TEST_CASE("a killed rank, rank 0 or another: all survivors name it at once") {
   }
 }
 
+TEST_CASE("a killed rank of a mesh: those on its axes and those on none of them name it by the world's number") {
+  const ScratchDirectory scratch;
+  const Launched run = launch_ranks(scratch, 4, "mesh 3");
+  INFO(run.err);
+  CHECK(run.code == 128 + SIGKILL);
+  for (const std::string text : {"[rank 2] lost rank 3 at step 3 in all_reduce(sum) of 1000 f32 among ranks 2, 3: rank 3 (",
+                                 "[rank 1] lost rank 3 at step 3 in all_reduce(mean) of 2000 f32 among ranks 1, 3: rank 3 (",
+                                 "[rank 0] lost rank 3 at step "})
+    CHECK(has(run.err, text));
+  CHECK(run.seconds < 3.5);
+}
+
 TEST_CASE("a stopped rank, rank 0 or another: its heartbeat is missed, and the launcher ends it") {
   const Variable timeout("REFRAIN_HEARTBEAT_TIMEOUT", "1");
   for (const int odd_one : {0, 1}) {

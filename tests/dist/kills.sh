@@ -6,11 +6,11 @@
 # COMMAND starts a launcher, such as `build/test/apps/refrain launch -n 4 -- train c.toml --strategy ddp` (which must run longer
 # than the moments, up to 2 s from its start unless REFRAIN_LATEST_MS says otherwise), or `build/test/tests/test_dist "rank
 # launcher"`, four ranks that do collectives for ever. SIGKILL: survivors have 3 s. SIGSTOP: REFRAIN_HEARTBEAT_TIMEOUT (8 s) and
-# 4 more.
+# 4 more. Where REFRAIN_TEST_AFTER is set, that command must succeed after each.
 set -u
 export REFRAIN_TEST_KILLS=1
 if [ "$#" -lt 3 ]; then
-  sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,12p
+  sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,11p
   exit 2
 fi
 kills=$1 stops=$2
@@ -79,6 +79,7 @@ run_one() {
   [ "$elapsed" -le "$limit_ms" ] || wrong "survivors took $elapsed ms, limit $limit_ms"
   [ "$code" -ne 0 ] || wrong "exit code 0"
   grep -q "rank $index (.*) is lost: " "$work/log" || wrong "nobody names rank $index"
+  ${REFRAIN_TEST_AFTER:-true} >>"$work/log" 2>&1 || wrong "afterwards $REFRAIN_TEST_AFTER fails"
   if [ "$signal" = KILL ]; then
     [ "$elapsed" -le "$slowest_kill" ] || slowest_kill=$elapsed
   else

@@ -55,6 +55,32 @@ int steps(int odd_one, int num_steps, void (*at_third)()) {
   }
 }
 
+// Four ranks as a mesh of two by two, whose axes work at the same time; rank `odd_one` is killed in step 3.
+int mesh_steps(int odd_one) {
+  try {
+    const auto world = join_group(Device::cpu());
+    const int rank = world->rank();
+    const auto row = world->split(std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}),
+               column = world->split(std::vector<int>{rank % 2, rank % 2 + 2});
+    for (int step = 1; step < 1000; ++step) {
+      world->set_step(step);
+      if (step == 3 && rank == odd_one) {
+        usleep(300'000);
+        raise(SIGKILL);
+      }
+      const Tensor a = full({1000}, 1, DType::f32), b = full({2000}, 1, DType::f32);
+      Work in_column = column->all_reduce(b, ReduceOp::mean);
+      row->all_reduce(a, ReduceOp::sum).wait();
+      in_column.wait();
+    }
+    return 0;
+  } catch (const RankLost& lost) {
+    std::fprintf(stderr, "lost rank %d at step %lld in %s: %s\n", lost.rank, static_cast<long long>(lost.step),
+                 lost.operation.c_str(), lost.what());
+    return 6;
+  }
+}
+
 int run_body() {
   std::istringstream body(variable("REFRAIN_TEST_BODY"));
   std::string name;
@@ -70,6 +96,7 @@ int run_body() {
   if (name == "absent") return place.rank == odd_one ? 5 : steps(-1, 10, [] {});
   if (name == "exit") return place.rank == odd_one ? value : 0;
   if (name == "kill") return steps(odd_one, 1000, [] { raise(SIGKILL); });
+  if (name == "mesh") return mesh_steps(odd_one);
   if (name == "stop") return steps(odd_one, 1000, [] { raise(SIGSTOP); });
   if (name == "stuck") return steps(odd_one, 1000, [] { usleep(60'000'000); });
   if (name == "leave") return steps(odd_one, 1000, [] { fail("gave up"); });

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -29,15 +30,18 @@ struct Meeting {
   Clock::time_point end;  // of its transfer
 };
 
+// Number of the group, its first rank, number of the call.
+using MeetingKey = std::tuple<std::int64_t, int, std::int64_t>;
+
 struct World {
   explicit World(int num_ranks, ThreadWorldOptions world_options) : size(num_ranks), options(std::move(world_options)) {}
   int size;
   ThreadWorldOptions options;
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::int64_t, std::shared_ptr<Meeting>> meetings;
-  std::map<std::tuple<int, int, int, std::int64_t>, std::vector<std::byte>> messages;  // from, to, tag, number
-  Clock::time_point link_free = Clock::now();
+  std::map<MeetingKey, std::shared_ptr<Meeting>> meetings;
+  std::map<std::tuple<int, int, std::int64_t, int, std::int64_t>, std::vector<std::byte>> messages;  // from, to, group, tag, number
+  std::vector<Clock::time_point> link_free = std::vector(std::size_t(size), Clock::now());  // of each rank
   std::string failure;
   int failed_rank = -1;
 };
@@ -115,44 +119,46 @@ void perform(std::vector<Call>& calls) {
 
 class ThreadPending final : public detail::Pending {
  public:
-  ThreadPending(std::shared_ptr<World> world, std::int64_t number, Tensor scratch)
-      : world_(std::move(world)), number_(number), scratch_(std::move(scratch)) {}
+  ThreadPending(std::shared_ptr<World> world, const MeetingKey& key, int num_ranks, Tensor scratch)
+      : world_(std::move(world)), key_(key), num_ranks_(num_ranks), scratch_(std::move(scratch)) {}
   void wait() override {
     std::unique_lock lock(world_->mutex);
-    const std::shared_ptr<Meeting> meeting = world_->meetings.at(number_);
+    const std::shared_ptr<Meeting> meeting = world_->meetings.at(key_);
     world_->changed.wait(lock, [&] { return meeting->is_done || !world_->failure.empty(); });
     if (!meeting->is_done) {
       RankLost lost(concat("rank ", world_->failed_rank, " is lost: ", world_->failure));
       lost.rank = world_->failed_rank;
       throw lost;
     }
-    if (++meeting->num_gone == world_->size) world_->meetings.erase(number_);
+    if (++meeting->num_gone == num_ranks_) world_->meetings.erase(key_);
     lock.unlock();
     std::this_thread::sleep_until(meeting->end);
     scratch_ = {};
   }
   bool is_done() const override {
     const std::lock_guard lock(world_->mutex);
-    const auto found = world_->meetings.find(number_);
+    const auto found = world_->meetings.find(key_);
     return found == world_->meetings.end() || (found->second->is_done && Clock::now() >= found->second->end);
   }
 
  private:
   std::shared_ptr<World> world_;
-  std::int64_t number_;
+  MeetingKey key_;
+  int num_ranks_;
   Tensor scratch_;
 };
 
 class ThreadGroup final : public ProcessGroup {
  public:
-  ThreadGroup(std::shared_ptr<World> world, const Device& device, int rank)
-      : ProcessGroup(device, rank, world->size), world_(std::move(world)) {}
+  // Of the world's `ranks`.
+  ThreadGroup(std::shared_ptr<World> world, const Device& device, int rank, std::vector<int> ranks, std::int64_t number)
+      : ProcessGroup(device, rank, int(ranks.size())), world_(std::move(world)), ranks_(std::move(ranks)), number_(number) {}
 
   void abort(std::string_view reason) override {
     const std::lock_guard lock(world_->mutex);
     if (world_->failure.empty()) {
       world_->failure = reason;
-      world_->failed_rank = rank();
+      world_->failed_rank = of_world(rank());
     }
     world_->changed.notify_all();
   }
@@ -162,21 +168,21 @@ class ThreadGroup final : public ProcessGroup {
   Work begin(Call call) override {
     if (call.kind == CallKind::send || call.kind == CallKind::receive) return point_to_point(std::move(call));
     const std::lock_guard lock(world_->mutex);
-    const std::int64_t number = num_calls_++;
-    std::shared_ptr<Meeting>& meeting = world_->meetings[number];
+    const MeetingKey key{number_, ranks_[0], num_calls_++};
+    std::shared_ptr<Meeting>& meeting = world_->meetings[key];
     if (meeting == nullptr) {
       meeting = std::make_shared<Meeting>();
-      meeting->calls.resize(std::size_t(world_->size), Call{.kind = call.kind});
+      meeting->calls.resize(ranks_.size(), Call{.kind = call.kind});
     }
     Tensor scratch = std::move(call.scratch);
     const std::int64_t bytes = call.in.defined() ? detail::sent_bytes(call, rank(), world_size()) : 0;
     meeting->calls[std::size_t(rank())] = std::move(call);
-    if (++meeting->num_come == world_->size) {
+    if (++meeting->num_come == world_size()) {
       try {
         if (meeting->calls[0].in.defined()) perform(meeting->calls);
       } catch (const std::exception& error) {
         world_->failure = error.what();
-        world_->failed_rank = rank();
+        world_->failed_rank = of_world(rank());
         world_->changed.notify_all();
         throw;
       }
@@ -184,25 +190,34 @@ class ThreadGroup final : public ProcessGroup {
       meeting->end = Clock::now();
       if (world_->options.transfer_time) {
         const auto time = std::chrono::duration_cast<Clock::duration>(world_->options.transfer_time(bytes));
-        meeting->end = world_->link_free = std::max(meeting->end, world_->link_free) + time;
+        for (const int r : ranks_) meeting->end = std::max(meeting->end, world_->link_free[std::size_t(r)]);
+        meeting->end += time;
+        for (const int r : ranks_) world_->link_free[std::size_t(r)] = meeting->end;
       }
       meeting->is_done = true;
       world_->changed.notify_all();
     }
-    return Work(std::make_unique<ThreadPending>(world_, number, std::move(scratch)));
+    return Work(std::make_unique<ThreadPending>(world_, key, world_size(), std::move(scratch)));
+  }
+  std::unique_ptr<ProcessGroup> part(std::span<const int> ranks, std::int64_t number) override {
+    std::vector<int> own;
+    for (const int r : ranks) own.push_back(of_world(r));
+    const auto place = std::find(ranks.begin(), ranks.end(), rank());
+    return std::make_unique<ThreadGroup>(world_, device(), int(place - ranks.begin()), std::move(own), number);
   }
 
  private:
+  int of_world(int r) const { return ranks_[std::size_t(r)]; }
   // Sends at once; a receiver waits here.
   Work point_to_point(Call call) {
     std::unique_lock lock(world_->mutex);
     if (call.kind == CallKind::send) {
-      world_->messages[{rank(), call.peer, call.tag, num_sent_[{call.peer, call.tag}]++}] = {call.in.address(),
-                                                                                             call.in.address() + call.in.bytes()};
+      const std::tuple key{of_world(rank()), of_world(call.peer), number_, call.tag, num_sent_[{call.peer, call.tag}]++};
+      world_->messages[key] = {call.in.address(), call.in.address() + call.in.bytes()};
       world_->changed.notify_all();
       return {};
     }
-    const std::tuple key{call.peer, rank(), call.tag, num_received_[{call.peer, call.tag}]++};
+    const std::tuple key{of_world(call.peer), of_world(rank()), number_, call.tag, num_received_[{call.peer, call.tag}]++};
     world_->changed.wait(lock, [&] { return world_->messages.contains(key) || !world_->failure.empty(); });
     check<RankLost>(world_->messages.contains(key), "rank ", world_->failed_rank, " is lost: ", world_->failure);
     const std::vector<std::byte>& values = world_->messages.at(key);
@@ -212,6 +227,8 @@ class ThreadGroup final : public ProcessGroup {
   }
 
   std::shared_ptr<World> world_;
+  const std::vector<int> ranks_;
+  const std::int64_t number_;  // 0: of the world itself
   std::int64_t num_calls_ = 0;
   std::map<std::pair<int, int>, std::int64_t> num_sent_, num_received_;
 };
@@ -264,7 +281,9 @@ void RankThreads::run(const std::function<void(std::shared_ptr<ProcessGroup>)>& 
     if (first == nullptr) first = std::current_exception();
   };
   state_->work = [&](int rank) {
-    const auto group = std::make_shared<ThreadGroup>(world, Device::new_cpu(), rank);
+    std::vector<int> ranks(std::size_t(world->size), 0);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    const auto group = std::make_shared<ThreadGroup>(world, Device::new_cpu(), rank, std::move(ranks), 0);
     try {
       f(group);
     } catch (const std::exception& error) {

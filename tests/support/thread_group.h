@@ -11,7 +11,7 @@
 namespace refrain::testing {
 
 struct ThreadWorldOptions {
-  // Wall time of a transfer of so many sent bytes; null: none. Transfers of one group follow one another.
+  // Wall time of a transfer of so many sent bytes; null: none. Transfers of one rank follow one another.
   std::function<std::chrono::duration<double>(std::int64_t bytes)> transfer_time = {};
 };
 
