@@ -1,6 +1,7 @@
 #include <refrain/dist/data_parallel.h>
 
 #include <refrain/core/view.h>
+#include <refrain/kernels/convert/convert.h>
 
 #include <algorithm>
 #include <numeric>
@@ -14,15 +15,21 @@ using detail::flat_part;
 
 namespace {
 
-// One is sent while the next waits its turn; more would only hold more scratch.
-constexpr std::size_t kMostUnderWay = 2;
-
 // Allocations of communication belong to no module of the model.
 struct CommunicationScope {
   KindScope kind{MemoryKind::communication};
   ModuleScope root{ModulePath::root()};
   ModuleScope module{"buckets"};
 };
+
+// What was compressed, as f32 gradients.
+Tensor widened(const Tensor& flat) {
+  const CommunicationScope scope;
+  const KindScope kind(MemoryKind::gradient);
+  const Tensor wide = empty(flat.shape(), DType::f32, flat.device());
+  launch(Convert{.x = flat, .out = wide});
+  return wide;
+}
 
 }  // namespace
 
@@ -39,6 +46,10 @@ DataParallel::DataParallel(ProcessGroup& group, std::span<const NamedTensor> sta
     index_of_.emplace(parameters_[i].autograd_slot().get(), std::int64_t(i));
   }
   check(index_of_.size() == parameters_.size(), "data parallel: a parameter comes twice");
+  const DType narrow = options_.compression;
+  check(narrow == DType::f32 || is_16_bit(narrow), "data parallel: gradients are compressed to f16 or bf16, got ", narrow);
+  check(narrow == DType::f32 || std::ranges::any_of(parameters_, [](const Tensor& p) { return p.dtype() == DType::f32; }),
+        "data parallel: compression to ", narrow, " is for f32 gradients, and there is none");
   broadcast_values(group_, state);
   // Backward comes to the last parameters first, as a rule.
   std::vector<std::int64_t> order(parameters_.size());
@@ -48,7 +59,7 @@ DataParallel::DataParallel(ProcessGroup& group, std::span<const NamedTensor> sta
 
 void DataParallel::arrange(std::span<const std::int64_t> order) {
   std::vector<BucketItem> items;
-  for (const Tensor& parameter : parameters_) items.push_back({parameter.numel(), parameter.dtype()});
+  for (const Tensor& parameter : parameters_) items.push_back({parameter.numel(), travels_as(parameter.dtype())});
   buckets_ = fill_buckets(items, order, options_.bucket_bytes, detail::Cut::whole);
   places_.resize(parameters_.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -84,7 +95,7 @@ BackwardOptions DataParallel::options(BackwardOptions then) {
     filling_[b].num_missing = std::int64_t(buckets_[b].parts.size());
   }
   is_taken_.assign(parameters_.size(), false);
-  num_started_ = num_delivered_ = 0;
+  num_started_ = 0;
 
   BackwardOptions options;
   options.leaves = parameters_;
@@ -120,7 +131,12 @@ void DataParallel::take(std::int64_t index, bool has_grad) {
   if (!filling.flat.defined()) filling.flat = allocate(bucket);
   const Tensor grad = grad_of(parameter);
   clear_grad(parameter);
-  copy_values(flat_part(filling.flat, part.offset, part.numel()), flat_part(contiguous_values(grad), 0, part.numel()));
+  const Tensor in_bucket = flat_part(filling.flat, part.offset, part.numel());
+  const Tensor values = flat_part(contiguous_values(grad), 0, part.numel());
+  if (in_bucket.dtype() == values.dtype())
+    copy_values(in_bucket, values);
+  else
+    launch(Convert{.x = values, .out = in_bucket});
   filling.has_grad[place.part] = true;
   ready_.push_back(index);
 }
@@ -130,7 +146,7 @@ void DataParallel::start_ready() {
 }
 
 void DataParallel::start(std::size_t index) {
-  if (works_.size() == kMostUnderWay) deliver();
+  if (under_way_.is_full()) deliver();
   const Bucket& bucket = buckets_[index];
   Filling& filling = filling_[index];
   if (!filling.flat.defined()) filling.flat = allocate(bucket);
@@ -141,18 +157,13 @@ void DataParallel::start(std::size_t index) {
     fill_values(flat_part(filling.flat, bucket.numel + std::int64_t(p), 1), 0);
   }
   const CommunicationScope scope;
-  works_.push_back(group_.all_reduce(filling.flat, options_.op));
+  under_way_.add(group_.all_reduce(filling.flat, options_.op), index);
   ++num_started_;
 }
 
 // The oldest reduction under way has ended: its gradients are everybody's.
 void DataParallel::deliver() {
-  const std::size_t index = num_delivered_++;
-  {
-    Work work = std::move(works_.front());
-    works_.pop_front();
-    work.wait();
-  }
+  const std::size_t index = under_way_.end_oldest();
   const Bucket& bucket = buckets_[index];
   Filling filling = std::move(filling_[index]);
   const bool has_all = std::find(filling.has_grad.begin(), filling.has_grad.end(), false) == filling.has_grad.end();
@@ -164,18 +175,27 @@ void DataParallel::deliver() {
       filling.has_grad[p] = values.empty() ? filling.has_grad[p] || !has_backward_ : values[p] != 0;
     }
   }
-  filling.flat.storage()->set_kind(MemoryKind::gradient);
-  for (std::size_t p = 0; p < bucket.parts.size(); ++p) {
-    const BucketPart& part = bucket.parts[p];
-    const Tensor& parameter = parameters_[std::size_t(part.index)];
-    if (filling.has_grad[p])
-      set_grad(parameter, view::reshape(flat_part(filling.flat, part.offset, part.numel()), parameter.shape()));
-  }
+  set_grads(bucket, filling);
   const std::vector<bool> has_grad = filling.has_grad;
   filling = {};
   if (!then_.on_final) return;
   for (std::size_t p = 0; p < bucket.parts.size(); ++p)
     then_.on_final(parameters_[std::size_t(bucket.parts[p].index)], has_grad[p]);
+}
+
+void DataParallel::set_grads(const Bucket& bucket, const Filling& filling) const {
+  const auto is_compressed = [&](const BucketPart& part) {
+    return parameters_[std::size_t(part.index)].dtype() != bucket.dtype;
+  };
+  const bool has_compressed = std::ranges::any_of(bucket.parts, is_compressed);
+  const Tensor wide = has_compressed ? widened(flat_part(filling.flat, 0, bucket.numel)) : Tensor();
+  if (!std::ranges::all_of(bucket.parts, is_compressed)) filling.flat.storage()->set_kind(MemoryKind::gradient);
+  for (std::size_t p = 0; p < bucket.parts.size(); ++p) {
+    const BucketPart& part = bucket.parts[p];
+    const Tensor& parameter = parameters_[std::size_t(part.index)];
+    const Tensor& flat = is_compressed(part) ? wide : filling.flat;
+    if (filling.has_grad[p]) set_grad(parameter, view::reshape(flat_part(flat, part.offset, part.numel()), parameter.shape()));
+  }
 }
 
 void DataParallel::finish() {
@@ -184,14 +204,14 @@ void DataParallel::finish() {
     if (!is_taken_[i]) take(std::int64_t(i), grad_of(parameters_[i]).defined());
     start_ready();
   }
-  while (!works_.empty()) deliver();
+  while (!under_way_.is_empty()) deliver();
   is_running_ = false;
   then_ = {};
   ++num_updates_;
 }
 
 void DataParallel::abandon() {
-  for (; !works_.empty(); works_.pop_front()) works_.front().wait();
+  while (!under_way_.is_empty()) under_way_.end_oldest();
   filling_.clear();
   is_running_ = false;
   then_ = {};

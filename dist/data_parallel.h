@@ -9,7 +9,8 @@
 // A gradient that is final moves into a bucket, which is reduced once all its gradients are there and the buckets before it
 // are under way. The order of the buckets is the order in which gradients become final on rank 0, seen in the first update
 // (which goes through the parameters from the last to the first). Reduced gradients are views of their bucket, so nothing is
-// kept twice: beside the gradients there are only two buckets' scratch and what the bucket being filled still lacks.
+// kept twice: beside the gradients there are only two buckets' scratch and what the bucket being filled still lacks. Of a bucket
+// that is compressed they are views of an f32 copy, and the bucket itself is freed.
 //
 // A parameter that is used on some ranks counts as zero on the others; one that is used on none has no gradient on any. Under
 // accumulation only the last backward of an update takes these options.
@@ -19,8 +20,8 @@
 #include <refrain/core/named_tensor.h>
 #include <refrain/dist/buckets.h>
 #include <refrain/dist/process_group.h>
+#include <refrain/dist/under_way.h>
 
-#include <deque>
 #include <unordered_map>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct DataParallelOptions {
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
   // mean: every rank's loss is a mean over its own part. sum: it is this rank's share of the whole batch's loss.
   ReduceOp op = ReduceOp::mean;
+  // f16 or bf16: f32 gradients travel in it, half the bytes. Each rank's is rounded to it once, to nearest; they are added in f32
+  // in rank order; what comes of it is rounded once and is f32 again. f16: what is above 65504 becomes an infinity, as it does
+  // in f16's own arithmetic. f32: nothing is rounded. Gradients of other dtypes travel as they are.
+  DType compression = DType::f32;
 };
 
 // Rank 0's values on every rank.
@@ -38,7 +43,8 @@ void broadcast_values(ProcessGroup& group, std::span<const NamedTensor> tensors)
 class DataParallel {
  public:
   // `state` is broadcast from rank 0: parameters and buffers. `parameters` are those whose gradients are reduced. The group
-  // must outlive this.
+  // must outlive this. Throws InvalidArgument for parameters without gradients or that come twice, and for a compression that
+  // is none or has no f32 gradient to compress.
   DataParallel(ProcessGroup& group, std::span<const NamedTensor> state, std::vector<Tensor> parameters,
                const DataParallelOptions& options = {});
   DataParallel(const DataParallel&) = delete;
@@ -72,7 +78,9 @@ class DataParallel {
   void start_ready();
   void start(std::size_t bucket);
   void deliver();
+  void set_grads(const detail::Bucket& bucket, const Filling& filling) const;
   Tensor allocate(const detail::Bucket& bucket) const;
+  DType travels_as(DType dtype) const { return dtype == DType::f32 ? options_.compression : dtype; }
 
   ProcessGroup& group_;
   DataParallelOptions options_;
@@ -85,8 +93,8 @@ class DataParallel {
   bool is_running_ = false, has_backward_ = false;
   std::vector<Filling> filling_;
   std::vector<bool> is_taken_;
-  std::size_t num_started_ = 0, num_delivered_ = 0;
-  std::deque<Work> works_;
+  std::size_t num_started_ = 0;
+  detail::UnderWay<std::size_t> under_way_;  // buckets
   std::vector<std::int64_t> ready_;  // parameters with a gradient, in the order they were final
   std::int64_t num_updates_ = 0;
 };

@@ -3,11 +3,11 @@
 #include <refrain/core/view.h>
 #include <refrain/dist/buckets.h>
 #include <refrain/dist/data_parallel.h>
+#include <refrain/dist/under_way.h>
 #include <refrain/kernels/convert/convert.h>
 #include <refrain/kernels/elementwise/elementwise.h>
 
 #include <cmath>
-#include <deque>
 #include <map>
 #include <numeric>
 
@@ -20,7 +20,6 @@ using detail::flat_part;
 
 namespace {
 
-constexpr std::size_t kMostUnderWay = 2;
 constexpr std::uint64_t kAveraging = 0x61766572616765;  // tells these random numbers from those of updates
 
 struct AveragingScope {
@@ -112,16 +111,13 @@ void LocalSgd::reduce_buckets() {
     return flat_part(items_[std::size_t(part.index)].tensor, part.begin, part.numel());
   };
 
-  struct UnderWay {
+  struct Sent {
     const Bucket* bucket;
     Tensor flat;
-    Work work;
   };
-  std::deque<UnderWay> under_way;
+  detail::UnderWay<Sent> under_way;
   const auto end_oldest = [&] {
-    UnderWay done = std::move(under_way.front());
-    under_way.pop_front();
-    done.work.wait();
+    const Sent done = under_way.end_oldest();
     for (const BucketPart& part : done.bucket->parts) {
       const Item& item = items_[std::size_t(part.index)];
       const Tensor mean = flat_part(done.flat, part.offset, part.numel());
@@ -148,7 +144,7 @@ void LocalSgd::reduce_buckets() {
   };
   const AveragingScope scope(MemoryKind::communication);
   for (const Bucket& bucket : buckets) {
-    if (under_way.size() == kMostUnderWay) end_oldest();
+    if (under_way.is_full()) end_oldest();
     Tensor flat;
     if (is_in_place(bucket)) {
       flat = own(bucket.parts[0]);
@@ -165,9 +161,9 @@ void LocalSgd::reduce_buckets() {
         end = part.offset + part.numel();
       }
     }
-    under_way.push_back({&bucket, flat, group_.all_reduce(flat, ReduceOp::mean)});
+    under_way.add(group_.all_reduce(flat, ReduceOp::mean), {&bucket, flat});
   }
-  while (!under_way.empty()) end_oldest();
+  while (!under_way.is_empty()) end_oldest();
 }
 
 void LocalSgd::reset_optimizer_state() {

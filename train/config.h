@@ -75,6 +75,7 @@ struct Config {
   // ranks
   std::string strategy = "none";
   ByteCount bucket_bytes{std::int64_t{25} << 20};
+  std::string gradient_compression = "none";
   std::int64_t local_steps = 8, local_warmup = 0;
   std::string local_state = "keep";
   double outer_lr = 1, outer_momentum = 0;

@@ -54,6 +54,12 @@ void check_config(const Config& config) {
           kReason);
     check(config.non_finite != "skip", "non_finite: skip", kReason);
   }
+  if (config.gradient_compression != "none") {
+    check(config.strategy == "ddp", "gradient_compression: needs strategy = \"ddp\", whose ranks exchange gradients, got \"", config.strategy,
+          "\"");
+    check(config.precision != "16-true" && config.precision != "bf16-true", "gradient_compression: with precision = \"", config.precision,
+          "\" gradients have 16 bits already");
+  }
   const double hidden = config.mlp_ratio * double(config.width);
   check(hidden == std::floor(hidden), "mlp_ratio: ", config.mlp_ratio, " times width ", config.width, " is no whole number");
 }

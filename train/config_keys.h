@@ -132,6 +132,10 @@ void for_each_key(C& c, Section&& section, F&& f) {
         .choices = "none|ddp|local_sgd"},
     c.strategy);
   f(Key{"bucket_bytes", "bytes that travel in one message, about, such as 25MiB", 1, 9e18}, c.bucket_bytes);
+  f(Key{.name = "gradient_compression",
+        .meaning = "ddp: dtype that f32 gradients travel in; each is rounded to it once, their sum once more, and is f32 again",
+        .choices = "none|bf16|f16"},
+    c.gradient_compression);
   f(Key{"local_steps", "local_sgd: optimizer steps from averaging to averaging", 1, 1e9}, c.local_steps);
   f(Key{"local_warmup", "local_sgd: steps at the beginning that reduce gradients as ddp does", 0, 4e9}, c.local_warmup);
   f(Key{.name = "local_state",

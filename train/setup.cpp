@@ -37,6 +37,11 @@ std::string rounding_of(const Config& config) {
   return chosen(config.rounding, is_narrow && !config.master_weights ? "stochastic" : "nearest");
 }
 
+DType gradient_dtype(const Config& config) {
+  if (config.gradient_compression == "none") return DType::f32;
+  return config.gradient_compression == "f16" ? DType::f16 : DType::bf16;
+}
+
 std::shared_ptr<const Samples> load_samples(const Config& config, Split split) {
   if (config.data_format == "text") return std::make_shared<TextSamples>(config.data_path, config.context, config.test_share, split);
   const std::shared_ptr<const Dataset> dataset =

@@ -33,6 +33,9 @@ std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& m
 // What "auto" in rounding means: nearest or stochastic.
 std::string rounding_of(const Config& config);
 
+// The dtype that f32 gradients travel in.
+DType gradient_dtype(const Config& config);
+
 TrainerOptions trainer_options(const Config& config);
 
 // Optimizer steps of the whole run.

@@ -185,7 +185,8 @@ std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<P
   // Weighted by the targets of all ranks, gradients add up.
   if (config.strategy == "ddp")
     return std::make_unique<DataParallelStrategy>(
-        std::move(group), model, optimizer, DataParallelOptions{.bucket_bytes = config.bucket_bytes.value, .op = ReduceOp::sum});
+        std::move(group), model, optimizer,
+        DataParallelOptions{.bucket_bytes = config.bucket_bytes.value, .op = ReduceOp::sum, .compression = gradient_dtype(config)});
   return std::make_unique<LocalSgdStrategy>(std::move(group), model, optimizer, local_sgd_options(config), config.local_warmup);
 }
 
