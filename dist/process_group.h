@@ -3,6 +3,7 @@
 
 #include <refrain/core/tensor.h>
 #include <refrain/dist/rank_lost.h>
+#include <refrain/kernels/reduce/reduce_ranks.h>
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,6 @@
 
 namespace refrain {
 
-enum class ReduceOp : std::uint8_t { sum, mean, max };
 std::string_view name_of(ReduceOp op);
 
 namespace detail {

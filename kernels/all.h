@@ -13,5 +13,6 @@
 #include <refrain/kernels/matmul/matmul.h>
 #include <refrain/kernels/norm/norm.h>
 #include <refrain/kernels/reduce/reduce.h>
+#include <refrain/kernels/reduce/reduce_ranks.h>
 #include <refrain/kernels/softmax/softmax.h>
 #include <refrain/kernels/update/update.h>

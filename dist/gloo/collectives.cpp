@@ -1,7 +1,7 @@
 #ifdef REFRAIN_HAS_GLOO
 
 #include <refrain/dist/gloo/collectives.h>
-#include <refrain/dist/reduce_ranks.h>
+#include <refrain/kernels/reduce/reduce_ranks.h>
 
 #include <algorithm>
 #include <cstring>

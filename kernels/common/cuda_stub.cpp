@@ -10,6 +10,7 @@
 #include <refrain/kernels/matmul/matmul.h>
 #include <refrain/kernels/norm/norm.h>
 #include <refrain/kernels/reduce/reduce.h>
+#include <refrain/kernels/reduce/reduce_ranks.h>
 #include <refrain/kernels/reduce/value_range.h>
 #include <refrain/kernels/softmax/softmax.h>
 #include <refrain/kernels/update/update.h>
@@ -70,6 +71,7 @@ void run(Cuda, const SquaredNorm&) { no_cuda(); }
 void run(Cuda, const SquaredNorms&) { no_cuda(); }
 void run(Cuda, const Max&) { no_cuda(); }
 void run(Cuda, const MaxBackward&) { no_cuda(); }
+void run(Cuda, const ReduceRanks&) { no_cuda(); }
 void run(Cuda, const ValueRange&) { no_cuda(); }
 void run(Cuda, const SoftmaxForward&) { no_cuda(); }
 void run(Cuda, const SoftmaxBackward&) { no_cuda(); }

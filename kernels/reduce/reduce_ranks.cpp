@@ -1,12 +1,34 @@
-#include <refrain/dist/reduce_ranks.h>
+// Validation, cost and the CPU's half of ReduceRanks.
+#include <refrain/core/parallel.h>
+#include <refrain/kernels/reduce/reduce_ranks.h>
 
 #include <immintrin.h>
 
 #include <algorithm>
 #include <array>
 #include <type_traits>
+#include <vector>
 
-namespace refrain::detail {
+namespace refrain {
+
+void validate(const ReduceRanks& k) {
+  const DType dtype = k.out.dtype();
+  for (const In* in : {&k.own, &k.others}) check_dtype(k.name, in == &k.own ? "own" : "others", *in, dtype);
+  check(k.out.num_dims() == 1, k.name, ": out must have one dim, got ", k.out.shape());
+  check_contiguous(k.name, "out", k.out);
+  check_shape(k.name, "own", k.own, k.out.shape());
+  check_contiguous(k.name, "own", k.own);
+  check(k.others.num_dims() == 2 && k.others.dim(1) == k.out.dim(0), k.name, ": others must be [ranks - 1, ", k.out.dim(0), "], got ",
+        k.others.shape());
+  check(k.others.strides()[1] == 1 || k.others.dim(1) <= 1, k.name, ": rows of others must be contiguous");
+  check(k.rank >= 0 && k.rank <= k.others.dim(0), k.name, ": rank ", k.rank, " of ", k.others.dim(0) + 1);
+  check(k.op != ReduceOp::mean || is_floating(dtype), k.name, ": a mean is for floating dtypes, got ", dtype);
+  check(k.op == ReduceOp::max || dtype != DType::boolean, k.name, ": bool has a max only");
+}
+
+Cost cost(const ReduceRanks& k) {
+  return {double(k.others.numel()) + (k.op == ReduceOp::mean ? double(k.out.numel()) : 0), k.own.bytes() + k.others.bytes() + k.out.bytes()};
+}
 
 namespace {
 
@@ -77,9 +99,21 @@ class FlushSubnormals {
 
 }  // namespace
 
-void reduce_ranks(DType dtype, ReduceOp op, std::span<const std::byte* const> parts, std::byte* out, std::int64_t count) {
+void detail::reduce_ranks(DType dtype, ReduceOp op, std::span<const std::byte* const> parts, std::byte* out, std::int64_t count) {
   const FlushSubnormals flush;
   dispatch_all(dtype, [&]<class T>(T) { reduce<T>(op, parts, out, count); });
 }
 
-}  // namespace refrain::detail
+void run(Cpu, const ReduceRanks& k) {
+  if (!k.out.has_bytes()) return;
+  const std::int64_t size = std::int64_t(size_of(k.out.dtype()));
+  parallel_for(k.out.numel(), 16 * kBlock, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<const std::byte*> parts;
+    for (std::int64_t r = 0; r < k.others.dim(0); ++r)
+      parts.push_back(k.others.address() + (r * k.others.strides()[0] + begin) * size);
+    parts.insert(parts.begin() + k.rank, k.own.address() + begin * size);
+    detail::reduce_ranks(k.out.dtype(), k.op, parts, k.out.address() + begin * size, end - begin);
+  });
+}
+
+}  // namespace refrain
