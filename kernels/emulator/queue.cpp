@@ -1,12 +1,14 @@
 #include <refrain/kernels/emulator/device_memory.h>
 #include <refrain/kernels/emulator/options.h>
 #include <refrain/kernels/emulator/queue.h>
+#include <refrain/kernels/emulator/thread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <deque>
 #include <mutex>
 #include <set>
+#include <thread>
 
 namespace refrain::emulator {
 
@@ -14,8 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+using Work = std::function<bool()>;  // whether it is done
+
 struct Stream {
-  std::deque<std::function<void()>> work;
+  std::deque<Work> work;
   std::uint64_t num_given = 0, num_done = 0;
   std::unique_ptr<std::vector<GraphNode>> capture;
   bool is_spoiled = false;
@@ -42,50 +46,86 @@ Queues& queues() {
 std::shared_ptr<Stream>& handle(cudaStream_t stream) { return *reinterpret_cast<std::shared_ptr<Stream>*>(stream); }
 Point& point(cudaEvent_t event) { return *reinterpret_cast<Point*>(event); }
 
-void run_next(Stream& stream) {
-  const std::function<void()> work = std::move(stream.work.front());
+// Whether it could be run.
+bool run_next(Stream& stream) {
+  Work work = std::move(stream.work.front());
   stream.work.pop_front();
   ++stream.num_done;
-  work();
+  if (work()) return true;
+  --stream.num_done;
+  stream.work.push_front(std::move(work));
+  return false;
 }
 
-void run_to(Stream& stream, std::uint64_t position) {
-  if (stream.num_done >= position) return;
+// Whether it got there.
+bool run_to(Stream& stream, std::uint64_t position) {
+  if (stream.num_done >= position) return true;
   const AccessScope access;
-  while (stream.num_done < position) run_next(stream);
+  while (stream.num_done < position)
+    if (!run_next(stream)) return false;
+  return true;
+}
+
+// Tries until it is so, and lets other threads at the queues between tries.
+void wait_until(const std::function<bool()>& is_so) {
+  for (const Clock::time_point start = Clock::now();;) {
+    {
+      const std::lock_guard lock(queues().mutex);
+      if (is_so()) return;
+    }
+    if (options().timeout_seconds > 0 && Clock::now() - start > std::chrono::seconds(options().timeout_seconds))
+      throw Error("a stream stands still: what it waits for does not come");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+bool run_all(Stream& stream) { return run_to(stream, stream.num_given); }
+
+bool run_all_streams() {
+  bool are_done = true;
+  for (auto* stream : queues().streams) are_done = run_all(**stream) && are_done;
+  return are_done;
+}
+
+void give(Stream& stream, Work work) {
+  stream.work.push_back(std::move(work));
+  ++stream.num_given;
+  if (!options().is_deferred) run_all(stream);
 }
 
 }  // namespace
 
 void submit(cudaStream_t stream, std::function<void()> work, const void* what) {
-  const std::lock_guard lock(queues().mutex);
   if (stream == nullptr) {
-    drain_all();
+    wait_until(run_all_streams);
+    const std::lock_guard lock(queues().mutex);
     const AccessScope access;
     work();
     return;
   }
+  const std::lock_guard lock(queues().mutex);
   Stream& queue = *handle(stream);
   if (queue.capture != nullptr) {
     queue.capture->push_back({std::move(work), what});
     return;
   }
-  queue.work.push_back(std::move(work));
-  ++queue.num_given;
-  if (!options().is_deferred) run_to(queue, queue.num_given);
+  give(queue, [work = std::move(work)] {
+    work();
+    return true;
+  });
+}
+
+void submit_waiting(cudaStream_t stream, std::function<bool()> work) {
+  const std::lock_guard lock(queues().mutex);
+  give(*handle(stream), std::move(work));
 }
 
 void drain(cudaStream_t stream) {
-  const std::lock_guard lock(queues().mutex);
   if (stream == nullptr) return drain_all();
-  Stream& queue = *handle(stream);
-  run_to(queue, queue.num_given);
+  wait_until([stream] { return run_all(*handle(stream)); });
 }
 
-void drain_all() {
-  const std::lock_guard lock(queues().mutex);
-  for (auto* stream : queues().streams) run_to(**stream, (*stream)->num_given);
-}
+void drain_all() { wait_until(run_all_streams); }
 
 bool poll(cudaStream_t stream) {
   const std::lock_guard lock(queues().mutex);
@@ -135,10 +175,10 @@ bool is_stream(cudaStream_t stream) {
 }
 
 bool destroy_stream(cudaStream_t stream) {
+  if (!is_stream(stream)) return false;
+  drain(stream);
   const std::lock_guard lock(queues().mutex);
   auto* known = reinterpret_cast<std::shared_ptr<Stream>*>(stream);
-  if (queues().streams.count(known) == 0) return false;
-  drain(stream);
   queues().streams.erase(known);
   delete known;
   return true;
@@ -177,13 +217,15 @@ void wait_event(cudaStream_t stream, cudaEvent_t event) {
   const std::lock_guard lock(queues().mutex);
   const Point now = point(event);
   if (now.stream == nullptr || now.stream->num_done >= now.position) return;
-  submit(stream, [now] { run_to(*now.stream, now.position); });
+  give(*handle(stream), [now] { return run_to(*now.stream, now.position); });
 }
 
 void drain_to(cudaEvent_t event) {
-  const std::lock_guard lock(queues().mutex);
-  const Point now = point(event);
-  if (now.stream != nullptr) run_to(*now.stream, now.position);
+  const Point now = [event] {
+    const std::lock_guard lock(queues().mutex);
+    return point(event);
+  }();
+  if (now.stream != nullptr) wait_until([&now] { return run_to(*now.stream, now.position); });
 }
 
 bool poll(cudaEvent_t event) {

@@ -14,7 +14,11 @@ namespace refrain::emulator {
 // Gives a stream its next work. The null stream waits for all others and runs at once. `what` is the kernel, or null: what a
 // captured graph's node is known by.
 void submit(cudaStream_t stream, std::function<void()> work, const void* what = nullptr);
-// Runs all that was given to the stream, and what that waits for. Throws Error for what went wrong.
+// The same for work that waits for what is not of this program's streams: `work` says whether it is done, and is asked again
+// where it is not; the stream stands still meanwhile. It must not wait itself.
+void submit_waiting(cudaStream_t stream, std::function<bool()> work);
+// Runs all that was given to the stream, and what that waits for. Throws Error for what went wrong, and where a stream has stood
+// still for as long as a launch may take.
 void drain(cudaStream_t stream);
 void drain_all();
 // Runs one piece of work; whether nothing is left.

@@ -13,6 +13,7 @@ struct Fake {
 };
 const Fake& cublaslt_fake();
 const Fake& cudnn_fake();
+const Fake& nccl_fake();
 
 template <class R, class... P>
 void* address_of(R (*function)(P...)) {

@@ -20,6 +20,7 @@ void* open_library(const char* file, std::string& problem) {
   if (is_hidden(file)) return nullptr;
   const emulator::Fake* const fakes[] = {
       &emulator::cublaslt_fake(),
+      &emulator::nccl_fake(),
 #if defined(REFRAIN_CUDNN)
       &emulator::cudnn_fake(),
 #endif
