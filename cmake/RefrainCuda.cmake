@@ -18,7 +18,8 @@ endif()
 
 file(GLOB_RECURSE REFRAIN_CU_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/*.cu ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 # The backend's host side: plain C++ on the CUDA runtime's interface, which the emulator has too.
-file(GLOB REFRAIN_CUDA_HOST_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda/*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda/*.cpp)
+file(GLOB REFRAIN_CUDA_HOST_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/cuda/*.cpp ${CMAKE_SOURCE_DIR}/kernels/*/cuda/*.cpp
+  ${CMAKE_SOURCE_DIR}/dist/nccl/cuda/*.cpp)
 list(FILTER REFRAIN_CUDA_HOST_SOURCES EXCLUDE REGEX "/stub\\.cpp$")
 
 # NVIDIA's libraries are not linked: a program opens them when it first uses them (kernels/common/cuda/library.h). Of cuDNN the
@@ -80,7 +81,7 @@ if(REFRAIN_HAS_CUDA)
   message(STATUS "CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, compute capabilities ${architectures}, ${cudnn}")
 else()
   add_library(refrain_device STATIC ${CMAKE_SOURCE_DIR}/core/cuda/stub.cpp ${CMAKE_SOURCE_DIR}/kernels/common/cuda_stub.cpp
-    ${CMAKE_SOURCE_DIR}/kernels/common/cuda/stub.cpp)
+    ${CMAKE_SOURCE_DIR}/kernels/common/cuda/stub.cpp ${CMAKE_SOURCE_DIR}/dist/nccl/cuda/stub.cpp)
   message(STATUS "CUDA: no backend")
 endif()
 target_include_directories(refrain_device PUBLIC $<BUILD_INTERFACE:${REFRAIN_INCLUDE}> $<INSTALL_INTERFACE:include>)

@@ -1,5 +1,6 @@
 #include <refrain/dist/gloo/gloo_group.h>
 #include <refrain/dist/join_group.h>
+#include <refrain/dist/nccl/nccl_group.h>
 
 namespace refrain {
 
@@ -7,12 +8,13 @@ std::unique_ptr<ProcessGroup> join_group(const Place& place, const Device& devic
   check<RendezvousError>(place.rank >= 0 && place.rank < place.world_size, "there is no rank ", place.rank, " in a world of ",
                          place.world_size);
   if (place.world_size == 1) return single_group(device);
-  check(device.kind() == DeviceKind::cpu, "more than one rank: only CPU devices have a process group yet, got ", device);
+  if (device.kind() == DeviceKind::cuda) return detail::nccl_group(place, device, options);
+  check(device.kind() == DeviceKind::cpu, "join_group: expected a CPU or CUDA device, got ", device);
 #ifdef REFRAIN_HAS_GLOO
   return detail::gloo_group(place, device, options);
 #else
   (void)options;
-  fail<RendezvousError>("more than one rank needs Gloo, which this build lacks: install Debian's libgloo-dev and build again");
+  fail<RendezvousError>("more than one rank on CPUs needs Gloo, which this build lacks: install Debian's libgloo-dev and build again");
 #endif
 }
 

@@ -38,8 +38,8 @@ struct GroupOptions {
   static GroupOptions from_environment();
 };
 
-// Returns when every rank has come. A world of one is a single_group; else the device is the CPU's, and Gloo is needed: a build
-// without it throws RendezvousError naming the package. Throws RendezvousError for a host without an address, a taken port, a
+// Returns when every rank has come. A world of one is a single_group; else CPU ranks need Gloo, CUDA ranks NCCL, and all are on
+// devices of one kind: without the library it throws RendezvousError naming it. Throws RendezvousError for a host without an address, a taken port, a
 // rank that is taken, a wrong token; RankLost for one that does not come.
 std::unique_ptr<ProcessGroup> join_group(const Place& place, const Device& device, const GroupOptions& options);
 std::unique_ptr<ProcessGroup> join_group(const Device& device);  // as the environment says

@@ -33,6 +33,11 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(cudaStream_t stream) const { check_cuda(cudaEventRecord(event_, stream), "marking a point in a stream"); }
   void synchronize() const { check_cuda(cudaEventSynchronize(event_), "waiting for the device"); }
+  bool is_reached() const {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error != cudaErrorNotReady) check_cuda(error, "waiting for the device");
+    return error == cudaSuccess;
+  }
   // What is given to `stream` from now on comes after this point.
   void before(cudaStream_t stream) const { check_cuda(cudaStreamWaitEvent(stream, event_, 0), "ordering two streams"); }
 

@@ -1,31 +1,16 @@
 #ifdef REFRAIN_HAS_GLOO
 
+#include <refrain/dist/call_header.h>
 #include <refrain/dist/gloo/collectives.h>
 #include <refrain/dist/gloo/engine.h>
 #include <refrain/dist/net/no_signals.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <numeric>
 
 namespace refrain::detail {
 
 namespace {
-
-// FNV-1a.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ std::uint8_t(c)) * 1099511628211u;
-  return hash;
-}
-
-// What must be the same on all ranks.
-std::string signature(const Call& call) {
-  std::string text = call.text();
-  for (const std::int64_t count : call.counts) text += concat(",", count);
-  return text;
-}
 
 // Gloo matches messages by slot, whose highest bits are of what kind it is and of which group. With the call's hash in it, calls
 // that differ never meet: they end overdue, not in each other's memory. A collective's low byte is its own.
@@ -51,7 +36,7 @@ std::vector<int> all_of(int size) {
 Engine::Engine(std::shared_ptr<World> world) : Engine(world, all_of(world->size()), 0) {}
 
 Engine::Engine(std::shared_ptr<World> world, std::vector<int> ranks, std::int64_t number)
-    : world_(std::move(world)), ranks_(std::move(ranks)), number_(number) {
+    : world_(std::move(world)), mesh_(static_cast<Mesh&>(world_->connections())), ranks_(std::move(ranks)), number_(number) {
   check(number < 1 << kGroupBits, "split: a process has at most ", (1 << kGroupBits) - 1, " parts of one world");
   rank_ = int(std::find(ranks_.begin(), ranks_.end(), world_->rank()) - ranks_.begin());
   worker_ = thread_without_signals([this] { run(); });
@@ -134,48 +119,29 @@ void Engine::do_operation(Operation& operation) {
       const std::size_t count = std::size_t(call.in.bytes());
       const int peer = ranks_[std::size_t(call.peer)];
       const std::uint64_t slot = message_slot(number_, call);
-      operation.transfer = call.kind == CallKind::send ? world_->mesh().send(peer, slot, bytes, count)
-                                                       : world_->mesh().receive(peer, slot, bytes, count);
+      operation.transfer = call.kind == CallKind::send ? mesh_.send(peer, slot, bytes, count)
+                                                       : mesh_.receive(peer, slot, bytes, count);
       return;
     }
     if (operation.is_checked) compare(operation);
-    run_collective({world_->mesh(), ranks_, rank_, collective_slot(number_, call, operation.number)}, call);
+    run_collective({mesh_, ranks_, rank_, collective_slot(number_, call, operation.number)}, call);
   } catch (const TransferError& error) {
     world_->explain(error, name_of(call), operation.step);
   }
 }
 
 void Engine::compare(const Operation& operation) {
-  constexpr std::size_t kText = 240;
-  struct Header {
-    std::uint64_t hash, number;
-    std::array<char, kText> text;
-  };
-  const auto header = [&] {
-    Header own{.hash = hash_of(signature(operation.call)), .number = operation.number, .text = {}};
-    const std::string shown = name_of(operation.call);
-    std::memcpy(own.text.data(), shown.data(), std::min(shown.size(), kText - 1));
-    return own;
-  }();
-  std::vector<Header> headers(ranks_.size(), header);
+  const CallHeader own = header_of(operation.call, operation.number, name_of(operation.call));
+  std::vector<CallHeader> headers(ranks_.size(), own);
   std::vector<Transfer> transfers;
   const std::uint64_t slot = slot_of(SlotKind::comparison, number_);
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (int(r) != rank_) transfers.push_back(world_->mesh().receive(ranks_[r], slot, &headers[r], sizeof(Header)));
+    if (int(r) != rank_) transfers.push_back(mesh_.receive(ranks_[r], slot, &headers[r], sizeof(CallHeader)));
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (int(r) != rank_) transfers.push_back(world_->mesh().send(ranks_[r], slot, &header, sizeof(Header)));
+    if (int(r) != rank_) transfers.push_back(mesh_.send(ranks_[r], slot, &own, sizeof(CallHeader)));
   for (Transfer& transfer : transfers) transfer.wait();
-  for (std::size_t r = 1; r < ranks_.size(); ++r) {
-    const Header &first = headers[0], &other = headers[r];
-    if (first.hash == other.hash && first.number == other.number) continue;
-    const auto named = [](int rank, const Header& of) {
-      return concat("rank ", rank, "'s call ", of.number, " is ", std::string(of.text.data(), strnlen(of.text.data(), kText)));
-    };
-    const bool is_same_text = std::memcmp(first.text.data(), other.text.data(), kText) == 0 && first.number == other.number;
-    world_->end_by_mismatch(concat("the ranks' calls differ: ", named(ranks_[0], first), ", ", named(ranks_[r], other),
-                                   is_same_text ? " in other pieces" : "", ", ",
-                                   operation.step < 0 ? "before the first step" : concat("step ", operation.step)));
-  }
+  const std::string difference = difference_of(headers, ranks_, operation.step);
+  if (!difference.empty()) world_->end_by_mismatch(difference);
 }
 
 void Engine::stop(bool is_well) {

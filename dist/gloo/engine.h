@@ -2,7 +2,7 @@
 #pragma once
 
 #include <refrain/dist/call.h>
-#include <refrain/dist/gloo/world.h>
+#include <refrain/dist/gloo/mesh.h>
 
 #include <condition_variable>
 #include <deque>
@@ -27,7 +27,7 @@ class Engine {
     Transfer transfer = {};  // of a send or receive: begun by the worker, ended by whoever waits
   };
 
-  // The world's group.
+  // The world's group. The world's connections are a Mesh.
   explicit Engine(std::shared_ptr<World> world);
   // One of some of its ranks, in this order. Its messages bear the number; throws InvalidArgument where there is no room for it.
   Engine(std::shared_ptr<World> world, std::vector<int> ranks, std::int64_t number);
@@ -50,7 +50,8 @@ class Engine {
   void compare(const Operation& operation);
   bool is_part() const { return number_ > 0; }
 
-  const std::shared_ptr<World> world_;
+  const std::shared_ptr<World> world_;  // a Mesh's
+  Mesh& mesh_;
   const std::vector<int> ranks_;  // the world's
   const std::int64_t number_;     // 0: of the world itself
   int rank_ = 0;                  // in this group

@@ -61,8 +61,9 @@ class GlooGroup final : public ProcessGroup {
 }  // namespace
 
 std::unique_ptr<ProcessGroup> gloo_group(const Place& place, const Device& device, const GroupOptions& options) {
-  return std::make_unique<GlooGroup>(device, place.rank, place.world_size,
-                                     std::make_shared<Engine>(std::make_shared<World>(place, options)));
+  const auto world = std::make_shared<World>(
+      place, options, [&](StoreMember& store) { return std::make_unique<Mesh>(store, place.rank, place.world_size, options); });
+  return std::make_unique<GlooGroup>(device, place.rank, place.world_size, std::make_shared<Engine>(world));
 }
 
 }  // namespace refrain::detail

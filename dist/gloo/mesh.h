@@ -1,21 +1,12 @@
 // A TCP connection between every two ranks, made by Gloo, and transfers over them that can be ended from any thread.
 #pragma once
 
-#include <refrain/dist/store/member.h>
+#include <refrain/dist/world.h>
 
 #include <cstddef>
 #include <memory>
-#include <stdexcept>
 
 namespace refrain::detail {
-
-// A transfer failed. What the group makes of it names the rank that is to blame.
-struct TransferError : std::runtime_error {
-  TransferError(int other, bool timed_out, const std::string& text)
-      : std::runtime_error(text), peer(other), is_overdue(timed_out) {}
-  int peer;
-  bool is_overdue;
-};
 
 class Mesh;
 
@@ -34,11 +25,11 @@ class Transfer {
   std::unique_ptr<State> state_;
 };
 
-class Mesh {
+class Mesh final : public Connections {
  public:
   // Connects to every other rank by way of the store. Throws RankLost.
   Mesh(StoreMember& store, int rank, int world_size, const GroupOptions& options);
-  ~Mesh();
+  ~Mesh() override;
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
@@ -47,7 +38,7 @@ class Mesh {
   Transfer receive(int from, std::uint64_t slot, void* bytes, std::size_t count);
 
   // Breaks all connections: every transfer here ends, and the other ranks' with this one. From any thread, more than once.
-  void close();
+  void close() override;
 
  private:
   friend class Transfer;

@@ -2,26 +2,45 @@
 // place that says how it all ended.
 #pragma once
 
-#include <refrain/dist/gloo/mesh.h>
 #include <refrain/dist/store/member.h>
 #include <refrain/dist/store/server.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 
 namespace refrain::detail {
 
+// A transfer failed. What the world makes of it names the rank that is to blame.
+struct TransferError : std::runtime_error {
+  TransferError(int other, bool timed_out, const std::string& text)
+      : std::runtime_error(text), peer(other), is_overdue(timed_out) {}
+  int peer;  // -1: this rank itself may be to blame
+  bool is_overdue;
+};
+
+// What carries bytes between the ranks; every engine has its own.
+class Connections {
+ public:
+  virtual ~Connections() = default;
+  // Breaks them: transfers here end, and the other ranks' with this one. From any thread, more than once.
+  virtual void close() = 0;
+};
+
 class World {
  public:
-  // Returns when every rank has come.
-  World(const Place& place, const GroupOptions& options);
+  // Returns when every rank has come. `connect` makes the connections by way of the store; it throws RankLost.
+  using Connect = std::function<std::unique_ptr<Connections>(StoreMember&)>;
+  World(const Place& place, const GroupOptions& options, const Connect& connect);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int rank() const { return place_.rank; }
   int size() const { return place_.world_size; }
-  Mesh& mesh() { return *mesh_; }
+  const GroupOptions& options() const { return options_; }
+  Connections& connections() { return *connections_; }
 
   struct Position {
     std::int64_t step;
@@ -48,7 +67,7 @@ class World {
   const GroupOptions options_;
   const std::string host_;
   std::unique_ptr<StoreServer> server_;  // rank 0's
-  std::unique_ptr<Mesh> mesh_;           // outlives the store's thread, which closes it
+  std::unique_ptr<Connections> connections_;  // outlive the store's thread, which closes them
   std::unique_ptr<StoreMember> store_;
 
   mutable std::mutex mutex_;  // guards what follows

@@ -1,6 +1,4 @@
-#ifdef REFRAIN_HAS_GLOO
-
-#include <refrain/dist/gloo/world.h>
+#include <refrain/dist/world.h>
 
 #include <sys/socket.h>
 
@@ -31,13 +29,13 @@ Socket store_listener(const Place& place) {
 
 }  // namespace
 
-World::World(const Place& place, const GroupOptions& options) : place_(place), options_(options), host_(host_name()) {
+World::World(const Place& place, const GroupOptions& options, const Connect& connect) : place_(place), options_(options), host_(host_name()) {
   check<RendezvousError>(!place.token.empty() || is_loopback(place.master_addr), "REFRAIN_TOKEN is not set: on ",
                          place.master_addr, ", which other machines reach, the ranks must share a secret");
   if (place.rank == 0) server_ = std::make_unique<StoreServer>(store_listener(place), place.world_size, place.token, options);
   store_ = std::make_unique<StoreMember>(place, options);
-  mesh_ = std::make_unique<Mesh>(*store_, place.rank, place.world_size, options);
-  store_->on_verdict([this] { mesh_->close(); });
+  connections_ = connect(*store_);
+  store_->on_verdict([this] { connections_->close(); });
 }
 
 World::Position World::position() const {
@@ -87,13 +85,16 @@ void World::explain(const TransferError& error, const std::string& operation, st
     store_->report_overdue(
         concat("waits in ", operation, " of step ", step, " for ", double(options_.collective_timeout.count()) / 1000, " s"));
   // All survivors are to learn of it at once.
-  mesh_->close();
+  connections_->close();
   auto verdict = store_->wait_for_verdict(kVerdictTime);
   if (!verdict) {
-    store_->suspect(error.peer, error.what());
+    if (error.peer >= 0)
+      store_->suspect(error.peer, error.what());
+    else
+      store_->abort(error.what());
     verdict = store_->wait_for_verdict(kVerdictTime);
   }
-  if (!verdict) verdict = Verdict{error.peer, "unknown host", error.what()};
+  if (!verdict) verdict = Verdict{error.peer >= 0 ? error.peer : place_.rank, error.peer >= 0 ? "unknown host" : host_, error.what()};
   throw_lost(*verdict, operation, step);
 }
 
@@ -116,7 +117,7 @@ void World::abort(std::string_view reason) {
     store_->abort(reason);
     store_->wait_for_verdict(kVerdictTime);
   }
-  mesh_->close();
+  connections_->close();
 }
 
 void World::leave(bool is_well) {
@@ -141,9 +142,7 @@ void World::leave(bool is_well) {
     const std::lock_guard lock(mutex_);
     has_left_ = true;
   }
-  mesh_->close();
+  connections_->close();
 }
 
 }  // namespace refrain::detail
-
-#endif  // REFRAIN_HAS_GLOO

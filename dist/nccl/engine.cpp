@@ -1,0 +1,317 @@
+#include <refrain/dist/nccl/collectives.h>
+#include <refrain/dist/nccl/engine.h>
+#include <refrain/dist/net/no_signals.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace refrain::detail {
+
+namespace {
+
+using std::chrono::microseconds;
+
+// Between two looks at the stream: a collective of an ordinary bucket takes longer.
+constexpr microseconds kPause{50};
+// Within it what was aborted has ended, or the device hangs and nothing more can be done for its memory.
+constexpr std::chrono::seconds kAbortTime{10};
+
+std::vector<int> all_of(int size) {
+  std::vector<int> ranks(std::size_t(size), 0);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::uint64_t message_hash(const Call& call) { return hash_of(concat(call.tag, " ", call.in.numel(), " ", call.dtype())); }
+
+}  // namespace
+
+NcclEngine::NcclEngine(std::shared_ptr<World> world)
+    : NcclEngine(world, std::move(static_cast<NcclConnections&>(world->connections()).link), all_of(world->size()), false) {}
+
+NcclEngine::NcclEngine(std::shared_ptr<World> world, std::unique_ptr<NcclLink> link, std::vector<int> ranks, bool is_part)
+    : world_(std::move(world)), connections_(static_cast<NcclConnections&>(world_->connections())), link_(std::move(link)),
+      ranks_(std::move(ranks)), is_part_(is_part) {
+  rank_ = int(std::find(ranks_.begin(), ranks_.end(), world_->rank()) - ranks_.begin());
+  worker_ = thread_without_signals([this] { run(); });
+}
+
+NcclEngine::~NcclEngine() { stop(false); }
+
+std::shared_ptr<NcclEngine::Operation> NcclEngine::make_operation(Call call, std::string name) {
+  const World::Position position = world_->position();
+  const bool is_collective = call.kind != CallKind::send && call.kind != CallKind::receive;
+  auto operation = std::make_shared<Operation>(Operation{.call = std::move(call),
+                                                         .name = std::move(name),
+                                                         .step = position.step,
+                                                         .number = 0,
+                                                         .is_checked = is_collective && position.is_checked,
+                                                         .ready = link_->device_mark()});
+  world_->enter(operation->name, position.step, is_collective);
+  return operation;
+}
+
+std::shared_ptr<NcclEngine::Operation> NcclEngine::issue(Call call) {
+  std::string name = call.text(is_part_ ? std::span(ranks_) : std::span<const int>());
+  const std::shared_ptr<Operation> operation = make_operation(std::move(call), std::move(name));
+  const std::lock_guard lock(mutex_);
+  check(!is_stopped_, "the process group has ended");
+  ++num_open_;
+  if (operation->is_message()) {
+    posted_.push_back(operation);
+  } else {
+    operation->number = ++num_collectives_;
+    queue_.push_back({operation});
+    changed_.notify_all();
+  }
+  return operation;
+}
+
+std::unique_ptr<NcclEngine> NcclEngine::part(std::span<const int> ranks) {
+  std::vector<int> of_world;
+  for (const int r : ranks) of_world.push_back(ranks_[std::size_t(r)]);
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  Operation::Split split{.color = *std::min_element(ranks.begin(), ranks.end()), .key = int(own - ranks.begin()), .link = nullptr};
+  const std::shared_ptr<Operation> operation = make_operation({.kind = CallKind::barrier}, "split");
+  operation->is_checked = false;
+  operation->split = &split;
+  {
+    const std::lock_guard lock(mutex_);
+    ++num_open_;
+    queue_.push_back({operation});
+    changed_.notify_all();
+  }
+  wait(*operation);
+  return std::make_unique<NcclEngine>(world_, std::move(split.link), std::move(of_world), true);
+}
+
+void NcclEngine::wait(Operation& operation) {
+  std::unique_lock lock(mutex_);
+  // Messages begin when one of them is waited for, all that there are side by side: ranks may then call them in any order.
+  if (!posted_.empty() && operation.is_message() && !operation.is_done) {
+    std::stable_sort(posted_.begin(), posted_.end(), [](const auto& a, const auto& b) { return a->call.tag < b->call.tag; });
+    for (std::size_t i = 0; i < posted_.size(); i += kNumSlots)
+      queue_.emplace_back(posted_.begin() + std::ptrdiff_t(i),
+                          posted_.begin() + std::ptrdiff_t(std::min(posted_.size(), i + kNumSlots)));
+    posted_.clear();
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [&] { return operation.is_done; });
+  if (operation.error) std::rethrow_exception(operation.error);
+}
+
+bool NcclEngine::is_done(const Operation& operation) const {
+  const std::lock_guard lock(mutex_);
+  return operation.is_done;
+}
+
+void NcclEngine::run() {
+  std::exception_ptr error;
+  try {
+    link_->attach();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (;;) {
+    Batch batch;
+    {
+      std::unique_lock lock(mutex_);
+      if (queue_.empty() && in_flight_.empty()) {
+        changed_.wait(lock, [&] { return !queue_.empty() || is_stopping_; });
+        if (queue_.empty()) return;
+      } else if (queue_.empty()) {
+        changed_.wait_for(lock, kPause);
+      }
+      if (!queue_.empty()) {
+        batch = std::move(queue_.front());
+        queue_.pop_front();
+      }
+    }
+    if (!batch.empty()) {
+      try {
+        if (error) std::rethrow_exception(error);
+        begin(batch);
+      } catch (...) {
+        const std::exception_ptr why = std::current_exception();
+        // What was put on the stream before has the same end; a mismatch is nobody's but this call's.
+        try {
+          std::rethrow_exception(why);
+        } catch (const CallMismatch&) {
+        } catch (...) {
+          break_up();
+        }
+        end(batch, why);
+      }
+    }
+    batch.clear();
+    look();
+  }
+}
+
+void NcclEngine::begin(Batch batch) {
+  world_->throw_mismatch();
+  if (is_broken_ || connections_.is_closed) throw TransferError(-1, false, "the connection is closed");
+  deadline_ = Clock::now() + world_->options().collective_timeout;
+  const NcclLink::Patience patience = [this] { be_patient(); };
+  for (const auto& operation : batch) link_->wait_for(*operation->ready);
+  const Operation& first = *batch[0];
+  if (first.split != nullptr) {
+    first.split->link = link_->split(first.split->color, first.split->key, patience);
+  } else if (first.is_message()) {
+    begin_messages(batch);
+  } else {
+    if (first.is_checked) compare(first);
+    give_collective(*link_, rank_, int(ranks_.size()), first.call, patience);
+  }
+  in_flight_.push_back({std::move(batch), link_->mark(), Clock::now()});
+}
+
+std::int64_t NcclEngine::slot(int index, bool is_incoming) const {
+  const std::int64_t headers = std::int64_t(sizeof(CallHeader)) * std::int64_t(ranks_.size());
+  return headers + (2 * index + (is_incoming ? 1 : 0)) * kSlotBytes;
+}
+
+void NcclEngine::begin_messages(const Batch& batch) {
+  // Slots are in use until the last messages have come.
+  while (std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& each) { return each.batch[0]->is_message(); })) {
+    be_patient();
+    std::this_thread::sleep_for(kPause);
+  }
+  std::vector<NcclMessage> messages;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    Operation& operation = *batch[i];
+    const Call& call = operation.call;
+    const bool is_send = call.kind == CallKind::send;
+    operation.slot = int(i);
+    // Every message comes with what it is.
+    const std::uint64_t hash = message_hash(call);
+    if (is_send) std::memcpy(link_->headers().host + slot(operation.slot, false), &hash, sizeof hash);
+    messages.push_back({call.peer, is_send, link_->headers().device + slot(operation.slot, !is_send), sizeof hash});
+    messages.push_back({call.peer, is_send, call.in.address(), call.in.bytes()});
+  }
+  link_->exchange(messages, [this] { be_patient(); });
+}
+
+void NcclEngine::check_message(const Operation& operation) const {
+  if (operation.call.kind != CallKind::receive) return;
+  std::uint64_t hash = 0;
+  std::memcpy(&hash, link_->headers().host + slot(operation.slot, true), sizeof hash);
+  if (hash != message_hash(operation.call))
+    world_->end_by_mismatch(concat(operation.name, ": rank ", ranks_[std::size_t(operation.call.peer)],
+                                   " has sent another message: of two ranks' messages that are not under way together, those sent "
+                                   "first are to be received first"));
+}
+
+void NcclEngine::compare(const Operation& operation) {
+  const CallHeader own = header_of(operation.call, operation.number, operation.name);
+  const NcclLink::Headers at = link_->headers();
+  std::memcpy(at.host + std::size_t(rank_) * sizeof own, &own, sizeof own);
+  exchange_headers(*link_, rank_, int(ranks_.size()), sizeof own, [this] { be_patient(); });
+  const std::unique_ptr<NcclLink::Mark> mark = link_->mark();
+  while (!mark->is_reached()) {
+    be_patient();
+    std::this_thread::sleep_for(kPause);
+  }
+  if (connections_.is_closed) throw TransferError(-1, false, "the connection is closed");
+  std::vector<CallHeader> headers(ranks_.size(), own);
+  std::memcpy(headers.data(), at.host, headers.size() * sizeof own);
+  const std::string difference = difference_of(headers, ranks_, operation.step);
+  if (!difference.empty()) world_->end_by_mismatch(difference);
+}
+
+void NcclEngine::be_patient() {
+  if (connections_.is_closed) throw TransferError(-1, false, "the connection is closed");
+  if (Clock::now() > deadline_) throw TransferError(-1, true, "it takes too long");
+  look();  // others wait for what came before
+  if (is_broken_) throw TransferError(-1, false, "the connection is closed");
+}
+
+void NcclEngine::look() {
+  while (!in_flight_.empty()) {
+    InFlight& oldest = in_flight_.front();
+    std::exception_ptr error;
+    try {
+      const bool is_reached = !is_broken_ && oldest.mark->is_reached();
+      if (is_broken_ || connections_.is_closed) throw TransferError(-1, false, "the connection is closed");
+      if (!is_reached) {
+        if (Clock::now() - oldest.since > world_->options().collective_timeout) throw TransferError(-1, true, "it takes too long");
+        link_->check();
+        return;
+      }
+      if (oldest.batch[0]->is_message())
+        for (const auto& operation : oldest.batch) check_message(*operation);
+    } catch (const CallMismatch&) {
+      error = std::current_exception();
+    } catch (...) {
+      error = std::current_exception();
+      break_up();
+    }
+    InFlight done = std::move(oldest);
+    in_flight_.pop_front();
+    if (!in_flight_.empty()) in_flight_.front().since = std::max(in_flight_.front().since, Clock::now());
+    end(done.batch, error);
+  }
+}
+
+void NcclEngine::break_up() noexcept {
+  if (std::exchange(is_broken_, true)) return;
+  link_->abort();
+  try {
+    const std::unique_ptr<NcclLink::Mark> last = link_->mark();
+    for (const Clock::time_point start = Clock::now(); !last->is_reached() && Clock::now() - start < kAbortTime;)
+      std::this_thread::sleep_for(kPause);
+  } catch (const std::exception&) {  // the device has failed, and with it whatever it was doing
+  }
+}
+
+std::exception_ptr NcclEngine::explained(const std::exception_ptr& error, const Operation& operation) {
+  try {
+    try {
+      std::rethrow_exception(error);
+    } catch (const TransferError& transfer) {
+      world_->explain(transfer, operation.name, operation.step);
+    } catch (const NcclError& nccl) {
+      world_->explain(TransferError(-1, false, nccl.what()), operation.name, operation.step);
+    } catch (const CallMismatch&) {
+      throw;
+    } catch (const std::exception& other) {
+      world_->abort(other.what());
+      throw;
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void NcclEngine::end(Batch& batch, const std::exception_ptr& error) {
+  for (auto& operation : batch) {
+    const std::exception_ptr why = error ? explained(error, *operation) : nullptr;
+    const std::lock_guard lock(mutex_);
+    operation->error = why;
+    operation->is_done = true;
+    --num_open_;
+    changed_.notify_all();
+    operation.reset();  // its scratch is freed where it is waited for
+  }
+}
+
+void NcclEngine::stop(bool is_well) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_stopped_, true)) return;
+    is_well = is_well && num_open_ == 0;
+  }
+  if (!is_part_)
+    world_->leave(is_well);
+  else if (!is_well)
+    world_->abort("it left by an exception");
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    changed_.notify_all();
+  }
+  worker_.join();
+}
+
+}  // namespace refrain::detail
