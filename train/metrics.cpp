@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::string_view kColumns[] = {
     "epoch", "loss", "accuracy", "lr", "grad_norm", "samples_per_second", "data_wait_share",
-    "live_bytes", "peak_bytes", "replayed_flops_share", "loss_scale", "lost_updates_share", "skipped_steps",
+    "bytes_sent", "live_bytes", "peak_bytes", "replayed_flops_share", "loss_scale", "lost_updates_share", "skipped_steps",
     "test_loss", "test_accuracy"};
 
 std::string number_text(double value) {

@@ -80,6 +80,16 @@ std::int64_t outside_arena(const Device& device, std::int64_t process_bytes) {
   return process_bytes - (device.kind() == DeviceKind::cuda ? 0 : device.reserved_bytes());
 }
 
+// Bytes that a rank sends a step, on average over some steps.
+struct Sent {
+  std::int64_t bytes = 0, steps = 0;
+  void add(std::int64_t more) {
+    bytes += more;
+    ++steps;
+  }
+  double mean() const { return steps > 0 ? double(bytes) / double(steps) : 0; }
+};
+
 // Everything of a run that lives from its first to its last step.
 struct Run : Program {
   Run(const Config& given, const Device& on_device, const RunHooks& run_hooks, const RunMemory& run_memory,
@@ -145,6 +155,7 @@ struct Run : Program {
   std::optional<StepResult> step() {
     const double begin = now(), waited = loader->wait_seconds();
     const CostMeter before = cost_meter();
+    const std::int64_t sent_before = strategy->bytes_sent();
     if (!loader->is_at_end()) memory.mark_step(trainer->num_steps() + 1);
     std::optional<CudaGraphScope> graphs;
     if (config.cuda_graph) graphs.emplace(device);
@@ -153,6 +164,7 @@ struct Run : Program {
     if (!result) return result;
     if (!result->note.empty()) note(hooks, result->note);
     train_seconds += now() - begin;
+    for (Sent* sent : {&sent_in_all, &sent_since_row}) sent->add(strategy->bytes_sent() - sent_before);
     flops += cost_meter().total.flops - before.total.flops;
     replayed_flops += cost_meter().replay.flops - before.replay.flops;
     mean_step_seconds.add(now() - begin);
@@ -221,10 +233,11 @@ struct Run : Program {
   std::int64_t saved_step = -1;
   std::int64_t outside_at_start = 0;
   double train_seconds = 0, flops = 0, replayed_flops = 0;
+  Sent sent_in_all, sent_since_row;  // since the run began or was resumed; since the last row of metrics
   DecayingMean mean_loss, mean_accuracy, mean_step_seconds, mean_wait_seconds, mean_samples, mean_lost;
 };
 
-MetricsRow metrics_row(const Progress& p, const StepResult& step) {
+MetricsRow metrics_row(const Progress& p, const StepResult& step, const Sent& sent) {
   return {{"epoch", p.epoch},
           {"loss", p.loss},
           {"accuracy", double(step.correct) / double(std::max<std::int64_t>(step.targets, 1))},
@@ -235,6 +248,7 @@ MetricsRow metrics_row(const Progress& p, const StepResult& step) {
           {"skipped_steps", double(p.skipped_steps)},
           {"samples_per_second", p.samples_per_second},
           {"data_wait_share", p.data_wait_share},
+          {"bytes_sent", sent.mean()},
           {"live_bytes", double(p.live_bytes)},
           {"peak_bytes", double(p.peak_bytes)},
           {"replayed_flops_share", p.replayed_flops_share}};
@@ -265,6 +279,7 @@ void write_summary(const Run& run, const RunResult& result) {
     json["outside_arena_bytes"]["on_device"] = others;
     on_device = outside_arena_on_device_report(cuda_pinned_bytes(), others);
   }
+  json["bytes_sent_per_step"] = run.sent_in_all.mean();
   json["replayed_flops_share"] = run.replayed_share();
   json["flops"] = run.flops;
   json["num_parameters"] = run.model->num_parameters();
@@ -302,7 +317,8 @@ RunResult train(Run& run, MetricsWriter* metrics, const RunHooks& hooks) {
     last_evaluation.reset();
     const std::int64_t done = run.trainer->num_steps();
     const Progress progress = run.progress(*step);
-    if (metrics != nullptr && (done % run.config.log_every == 0 || done == run.total)) metrics->write(done, metrics_row(progress, *step));
+    if (metrics != nullptr && (done % run.config.log_every == 0 || done == run.total))
+      metrics->write(done, metrics_row(progress, *step, std::exchange(run.sent_since_row, {})));
     if (hooks.on_step) hooks.on_step(progress);
     is_snapshot_due |= run.config.snapshot_every > 0 && done % run.config.snapshot_every == 0;
     if (is_snapshot_due && run.strategy->can_save()) {
@@ -314,7 +330,9 @@ RunResult train(Run& run, MetricsWriter* metrics, const RunHooks& hooks) {
       return run.result(false, {});
     }
   }
+  const std::int64_t sent_before = run.strategy->bytes_sent();
   run.strategy->finish(run.trainer->scaler());
+  run.sent_in_all.bytes += run.strategy->bytes_sent() - sent_before;
   run.save();  // before the evaluation: an interrupt in it loses nothing
   const RunResult result = run.result(true, last_evaluation ? *last_evaluation : run.evaluate_now(metrics));
   if (run.strategy->is_main()) write_summary(run, result);

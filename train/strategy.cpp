@@ -20,6 +20,7 @@ class Together : public Strategy {
   explicit Together(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
   int rank() const override { return group_->rank(); }
   int world_size() const override { return group_->world_size(); }
+  std::int64_t bytes_sent() const override { return group_->bytes_sent(); }
   void begin_step(std::int64_t step) override {
     step_ = step;
     look_about();

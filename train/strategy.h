@@ -57,6 +57,9 @@ class Strategy {
   // After the last step.
   virtual void finish(GradScaler&) {}
 
+  // What this rank has sent to others so far.
+  virtual std::int64_t bytes_sent() const { return 0; }
+
   // What allocates otherwise in a step is part of its section's name (core/memory/layout.h); nothing where all are alike.
   virtual std::string section() const { return {}; }
   // Whether a later step allocates otherwise than the last one.

@@ -6,7 +6,12 @@
 #include <refrain/tests/support/scratch_directory.h>
 #include <refrain/train/run.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
+#include <utility>
+
+#include <nlohmann/json.hpp>
 
 using namespace refrain;
 using namespace refrain::testing;
@@ -104,6 +109,41 @@ TEST_CASE("run: a ddp snapshot of two ranks is gone on from by one process with 
   CHECK(alone.steps == 20);
   config.run_dir = scratch / "alone";
   CHECK(run_training(config, {.device = Device::new_cpu()}).test.loss == Approx(alone.test.loss).epsilon(1e-5));
+}
+
+TEST_CASE("run: the bytes that a rank sends a step are reported, and local_sgd's with H = 4 are a quarter of ddp's") {
+  const ScratchDirectory scratch;
+  const auto bytes_of = [&](const std::string& strategy, std::int64_t num_steps) {
+    Config config = text_config(scratch);
+    config.depth = 1;
+    config.width = 64;  // parameters, and not the step's other numbers, are what is sent
+    config.bucket_bytes.value = 1 << 20;
+    config.strategy = strategy;
+    config.local_steps = 4;
+    config.max_steps = num_steps;
+    config.log_every = 4;
+    config.run_dir = scratch / concat(strategy, num_steps);
+    const Runs runs = run(config, 2);
+    // The columns of metrics.csv, and its rows of four steps each.
+    std::istringstream csv(read_text_file(fs::path(config.run_dir) / "metrics.csv"));
+    std::vector<std::vector<std::string>> rows;
+    for (std::string line, field; std::getline(csv, line);) {
+      std::istringstream fields(line);
+      rows.emplace_back();
+      while (std::getline(fields, field, ',')) rows.back().push_back(field);
+    }
+    const std::size_t column = std::size_t(std::find(rows[0].begin(), rows[0].end(), "bytes_sent") - rows[0].begin());
+    const double last_row = std::stod(rows.at(std::size_t(num_steps / 4)).at(column));
+    const auto summary = nlohmann::json::parse(read_text_file(fs::path(config.run_dir) / "summary.json"));
+    return std::pair(last_row, summary.at("bytes_sent_per_step").get<double>());
+  };
+  const auto [ddp_row, ddp_mean] = bytes_of("ddp", 12);
+  const auto [local_row, local_mean] = bytes_of("local_sgd", 12);
+  CHECK(ddp_row > 1e5);
+  CHECK(local_row / ddp_row == Approx(0.25).epsilon(0.01));
+  CHECK(local_mean / ddp_mean == Approx(0.25).epsilon(0.01));
+  // What is left over at the end is averaged as well: 4 averagings in 14 steps.
+  CHECK(bytes_of("local_sgd", 14).second / ddp_mean == Approx(4 / 14.0).epsilon(0.01));
 }
 
 TEST_CASE("run: a rank that ends by an error ends the others, with its words") {
