@@ -80,7 +80,7 @@ __global__ __launch_bounds__(kThreads) void reduce_ranks(Parts<T> parts, std::in
     Pack pack = cuda::load_pack<T, kBytes>(parts.of(0) + at);
 #pragma unroll
     for (int j = 0; j < Pack::kSize; ++j) sums[j] = widen(pack[j]);
-#pragma unroll 4
+#pragma unroll(sizeof(T) > 1 ? 4 : 1)  // sixteen bytes a pack would not stay in registers
     for (int r = 1; r < parts.num_ranks; ++r) {
       pack = cuda::load_pack<T, kBytes>(parts.of(r) + at);
 #pragma unroll
