@@ -3,6 +3,7 @@
 
 #include <refrain/core/check.h>
 #include <refrain/core/context.h>
+#include <refrain/core/copier.h>
 #include <refrain/core/device.h>
 #include <refrain/core/dtype.h>
 #include <refrain/core/half.h>

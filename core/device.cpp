@@ -113,7 +113,7 @@ void Device::start_timeline(const TimelineOptions& options) const {
   std::vector<MemoryBlock> alive;
   for (const Storage* storage = state_->newest; storage != nullptr; storage = storage->older()) {
     const MemoryTag& tag = storage->tag();
-    alive.push_back({.id = storage->birth(), .bytes = storage->bytes(), .offset = storage->offset(), .tag = tag, .first_kind = tag.kind});
+    alive.push_back({.id = storage->block(), .bytes = storage->bytes(), .offset = storage->offset(), .tag = tag, .first_kind = tag.kind});
   }
   std::reverse(alive.begin(), alive.end());
   const bool is_at_peak = state_->ledger.is_at_peak() || state_->ledger.peak_bytes() == 0;
@@ -146,7 +146,23 @@ void Device::set_placement(std::unique_ptr<Placement> placement) const {
   state_->placement = std::move(placement);
 }
 
+Device Device::host() const {
+  std::lock_guard lock(state_->mutex);
+  if (!state_->host) {
+    const Device made = has_bytes() ? new_cpu() : plan(DeviceKind::cpu);
+    state_->host = made.state_;
+    state_->host->is_host_of_another = true;
+  }
+  return Device(state_->host);
+}
+
+bool Device::has_host() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->host != nullptr;
+}
+
 std::ostream& operator<<(std::ostream& out, const Device& device) {
+  if (device.state().is_host_of_another) return out << (device.has_bytes() ? "host" : "plan(host)");
   switch (device.kind()) {
     case DeviceKind::plan: return out << "plan(" << name_of(device.target()) << ")";
     case DeviceKind::cuda: return out << "cuda:" << device.index();

@@ -69,6 +69,8 @@ struct DeviceState {
   std::unique_ptr<TimelineRecorder> timeline;  // null: none runs
   std::unique_ptr<Placement> placement;        // null: blocks go where they fit best
   std::string limit_reason;
+  std::shared_ptr<DeviceState> host;  // Device::host(), once it was asked for
+  bool is_host_of_another = false;    // this is one
 };
 
 }  // namespace detail
@@ -94,6 +96,10 @@ class Device {
   // What the kernels' contracts are for: cpu or cuda. A plan device's is what it plans.
   DeviceKind target() const { return state_->target; }
   int index() const { return state_->index; }
+  // The arena in host memory where what is offloaded from this device lives: a CPU device, or a plan of one, with limit and
+  // ledger of its own. It is made when it is first asked for, and named "host" in messages.
+  Device host() const;
+  bool has_host() const;
   // Waits for all work given to the device. Throws CudaError for what failed there, InvalidArgument for a bad index or target
   // that a kernel met.
   void synchronize() const { state_->range->synchronize(); }

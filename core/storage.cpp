@@ -66,50 +66,81 @@ std::uint64_t Storage::next_birth() { return birth_counter.load(std::memory_orde
 std::shared_ptr<Storage> Storage::allocate(const Device& device, std::int64_t bytes) { return std::make_shared<Storage>(device, bytes); }
 
 Storage::Storage(const Device& device, std::int64_t bytes) : device_(device), bytes_(bytes), tag_(MemoryTag::current()) {
-  detail::DeviceState& state = device.state();
+  take_bytes();
+  birth_ = block_;
+}
+
+Storage::~Storage() {
+  if (is_present_) release_bytes();
+}
+
+void Storage::evict() {
+  invariant(is_present_, "evict: the bytes are away already");
+  release_bytes();
+}
+
+void Storage::restore(MemoryKind kind) {
+  invariant(!is_present_, "restore: the bytes are here already");
+  const ModulePath* module = tag_.module;
+  tag_ = MemoryTag::current();
+  tag_.module = module;
+  tag_.kind = kind;
+  take_bytes();
+}
+
+void Storage::take_bytes() {
+  detail::DeviceState& state = device_.state();
   std::lock_guard lock(state.mutex);
-  offset_ = place(state, tag_, bytes);
-  if (offset_ < 0) throw out_of_memory(device, tag_, bytes);
+  offset_ = place(state, tag_, bytes_);
+  if (offset_ < 0) throw out_of_memory(device_, tag_, bytes_);
   if (!state.range->commit(state.arena.reserved_bytes())) {
-    OutOfMemory error = out_of_memory(device, tag_, bytes);
-    state.arena.release(offset_, bytes);
+    OutOfMemory error = out_of_memory(device_, tag_, bytes_);
+    state.arena.release(offset_, bytes_);
     state.arena.trim();  // the hole that is left must not be asked for again
     throw error;
   }
   bool is_booked = false;
   try {
-    state.ledger.add(tag_, bytes);
+    state.ledger.add(tag_, bytes_);
     is_booked = true;
-    birth_ = birth_counter.fetch_add(1, std::memory_order_relaxed);
+    block_ = birth_counter.fetch_add(1, std::memory_order_relaxed);
     if (state.timeline) {
-      const bool is_peak = bytes > 0 && state.ledger.is_at_peak();
-      state.timeline->add({.id = birth_, .bytes = bytes, .offset = offset_, .tag = tag_}, is_peak);
+      const bool is_peak = bytes_ > 0 && state.ledger.is_at_peak();
+      state.timeline->add({.id = block_, .bytes = bytes_, .offset = offset_, .tag = tag_}, is_peak);
     }
   } catch (...) {  // the books themselves need memory
-    if (is_booked) state.ledger.remove(tag_, bytes);
-    state.arena.release(offset_, bytes);
+    if (is_booked) state.ledger.remove(tag_, bytes_);
+    state.arena.release(offset_, bytes_);
     throw;
   }
   older_ = state.newest;
+  younger_ = nullptr;
   if (older_ != nullptr) older_->younger_ = this;
   state.newest = this;
   if (std::byte* base = state.range->base()) data_ = base + offset_;
+  is_present_ = true;
   mark_owned(data_, bytes_);
 }
 
-Storage::~Storage() {
+void Storage::release_bytes() {
   detail::DeviceState& state = device_.state();
   mark_free(data_, bytes_);
   std::lock_guard lock(state.mutex);
-  if (state.timeline) state.timeline->remove(birth_);
+  if (state.timeline) state.timeline->remove(block_);
   (younger_ != nullptr ? younger_->older_ : state.newest) = older_;
   if (older_ != nullptr) older_->younger_ = younger_;
   state.ledger.remove(tag_, bytes_);
   state.arena.release(offset_, bytes_);
+  data_ = nullptr;
+  is_present_ = false;
 }
 
 void Storage::set_kind(MemoryKind kind) {
   if (tag_.kind == kind) return;
+  if (!is_present_) {
+    tag_.kind = kind;
+    return;
+  }
   detail::DeviceState& state = device_.state();
   std::lock_guard lock(state.mutex);
   state.ledger.retag(tag_, kind, bytes_);

@@ -17,7 +17,7 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  // Null on a plan device.
+  // Null on a plan device, and while the bytes are away.
   std::byte* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
   std::int64_t offset() const { return offset_; }
@@ -29,8 +29,16 @@ class Storage {
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
+  // Gives the bytes back to the arena, values and all; the storage stays the one that tensors and saved values know. Kernels
+  // refuse it until restore(), which takes bytes again, of this kind and with undefined values. Throws OutOfMemory.
+  void evict();
+  void restore(MemoryKind kind);
+  bool is_present() const { return is_present_; }
+
   // Position of this allocation among all of the process; later ones are larger.
   std::uint64_t birth() const { return birth_; }
+  // The same of the bytes it has now: larger than birth() once they have been restored.
+  std::uint64_t block() const { return block_; }
   // The birth the next allocation will at least have.
   static std::uint64_t next_birth();
 
@@ -43,11 +51,15 @@ class Storage {
   int num_saved() const { return num_saved_; }
 
  private:
+  void take_bytes();
+  void release_bytes();
+
   Device device_;
   std::int64_t bytes_, offset_ = 0;
   std::byte* data_ = nullptr;
   MemoryTag tag_;
-  std::uint64_t version_ = 0, birth_ = 0;
+  std::uint64_t version_ = 0, birth_ = 0, block_ = 0;
+  bool is_present_ = false;
   int num_saved_ = 0;
   Storage *older_ = nullptr, *younger_ = nullptr;
 };

@@ -23,7 +23,10 @@ To convert(From value) {
 }
 
 std::string no_bytes(const Tensor& t) {
-  return concat("a tensor of shape ", t.shape(), " was read that has no bytes (a plan device, or a value that replay did not need)");
+  const bool is_away = t.storage() != nullptr && !t.storage()->is_present();
+  return concat("a tensor of shape ", t.shape(), " was read that has no bytes (",
+                is_away ? "they are away: a parameter that is sharded or offloaded is here in its stage alone"
+                        : "a plan device, or a value that replay did not need", ")");
 }
 
 // Elements from t's first to its last in memory, so that strides keep their meaning in a copy of them.
@@ -140,6 +143,11 @@ void copy_values(const Tensor& dst, const Tensor& src) {
   check(dst.shape() == src.shape() && dst.dtype() == src.dtype(), "copy: ", src.dtype(), " ", src.shape(), " to ", dst.dtype(), " ",
         dst.shape());
   if (dst.storage()) dst.storage()->bump_version();
+  copy_bytes(dst, src);
+}
+
+void copy_bytes(const Tensor& dst, const Tensor& src) {
+  check(dst.storage() == nullptr || dst.storage()->is_present(), "copy: to a tensor of shape ", dst.shape(), " whose bytes are away");
   if (!dst.has_bytes() || dst.numel() == 0) return;
   const int size = int(size_of(dst.dtype()));
   const detail::AddressRange& to = *dst.device().state().range;

@@ -107,6 +107,8 @@ Tensor from_values(const std::vector<T>& values, const Shape& shape, const Devic
 
 // Copies values between equal shapes and dtypes, any strides, any devices. Bumps dst's version.
 void copy_values(const Tensor& dst, const Tensor& src);
+// The same without a new version: for bytes that come back as they were. Equal shapes and dtypes are taken for granted.
+void copy_bytes(const Tensor& dst, const Tensor& src);
 // The tensor itself where it is on the device already, else a contiguous copy there. Not recorded on any tape.
 Tensor to_device(const Tensor& t, const Device& device);
 // The values as contiguous bytes of the host, whatever the device: the tensor's own, or a copy in `buffer`.

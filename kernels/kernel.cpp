@@ -4,7 +4,11 @@ namespace refrain {
 
 TensorArg::TensorArg(const Tensor& t)
     : address_(t.address()), shape_(t.shape()), strides_(t.strides()), numel_(t.numel()), dtype_(t.dtype()), defined_(true),
-      is_contiguous_(t.is_contiguous()) {}
+      is_contiguous_(t.is_contiguous()) {
+  if (t.storage() == nullptr || t.storage()->is_present()) return;
+  fail("a tensor of shape ", t.shape(), " in module '", t.storage()->tag().module->text,
+       "' is away: a parameter that is sharded or offloaded is here in its stage alone");
+}
 
 namespace {
 

@@ -15,7 +15,7 @@ namespace refrain {
 
 // One allocation.
 struct MemoryBlock {
-  std::uint64_t id = 0;                // Storage::birth(): rises with birth
+  std::uint64_t id = 0;                // Storage::block(): rises with birth
   std::int64_t bytes = 0, offset = 0;  // as asked for; of its first byte in the arena
   MemoryTag tag;                       // as at birth; its kind is the last one (of a block of the peak: the one at the peak)
   std::int64_t birth = 0, death = -1;  // ticks; -1: alive at the end
