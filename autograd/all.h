@@ -7,5 +7,6 @@
 #include <refrain/autograd/precision.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/stage.h>
+#include <refrain/autograd/stage_keeper.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/autograd/ops/all.h>

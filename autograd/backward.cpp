@@ -4,6 +4,7 @@
 #include <refrain/autograd/finite_watch.h>
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/region.h>
+#include <refrain/autograd/stage_keeper.h>
 #include <refrain/autograd/tape.h>
 
 #include <queue>
@@ -45,6 +46,7 @@ class Backward {
     for (const Tensor& leaf : options.leaves) {
       if (const std::shared_ptr<ValueSlot> slot = slot_of(leaf)) leaf_of_.emplace(slot.get(), leaf);
     }
+    for (const Tensor& leaf : options.unfinished) unfinished_.insert(slot_of(leaf).get());
   }
 
   // Leaves counters and marks behind; throws before that when the tape was released.
@@ -145,6 +147,7 @@ class Backward {
     } else if (record->is_region()) {
       replay(static_cast<RegionRecord&>(*record));
     } else {
+      if (keeper_ != nullptr && record->stage != kNoStage) keeper_->enter(record->stage);
       ModuleScope module_scope(record->module);
       ContextScope<std::string_view> op_scope(&ThreadContext::op, record->info.name);
       for (Record::Output& out : record->outputs) {
@@ -205,7 +208,7 @@ class Backward {
   }
 
   void announce(ValueSlot& slot) {
-    if (!options_.is_last) return;
+    if (!options_.is_last || unfinished_.contains(&slot)) return;
     merge_stages(slot);
     if (!options_.on_final) return;
     const auto leaf = leaf_of_.find(&slot);
@@ -221,8 +224,10 @@ class Backward {
 
   const BackwardOptions& options_;
   FiniteWatch* watch_ = detail::autograd_state().watch;
+  StageKeeper* keeper_ = detail::autograd_state().keeper;
   std::shared_ptr<ValueSlot> root_;
   std::unordered_map<const ValueSlot*, Tensor> leaf_of_;
+  std::unordered_set<const ValueSlot*> unfinished_;
   std::vector<std::shared_ptr<ValueSlot>> reached_leaves_;
   Agenda agenda_;
   std::shared_ptr<Record> running_;

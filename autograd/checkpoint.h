@@ -30,6 +30,8 @@ struct CheckpointOptions {
   std::vector<std::string> keep = {};
   // Hash every value in the first run and compare when replay makes it again; ReplayMismatch names op and module.
   bool certify = false;
+  // The arguments wait for backward in host memory (Device::host()); for arguments that nothing else keeps on the device.
+  bool offload = false;
 };
 
 namespace detail {

@@ -78,7 +78,7 @@ SkeletonOp as_op(FirstRun& outer, const FirstRun& run) {
 // A nested region whose values nobody needs now: it goes on the tape without running, with the skeleton it left when
 // the region around it ran first.
 RegionResult skip_region(const SkeletonOp& op, const Replay& replay, RegionFunction function,
-                                std::span<const Tensor> arguments) {
+                                std::span<const Tensor> arguments, bool offloads) {
   auto skeleton = std::make_shared<Skeleton>(*op.region);
   for (std::size_t i = 0; i < skeleton->captures.size(); ++i) {
     if (op.inputs[i].kind == ValueRef::Kind::outer) skeleton->captures[i].slot = replay.skeleton().captures[std::size_t(op.inputs[i].index)].slot;
@@ -102,7 +102,7 @@ RegionResult skip_region(const SkeletonOp& op, const Replay& replay, RegionFunct
   std::shared_ptr<Record> record;
   if (skeleton->wants_grad()) {
     record = std::make_shared<RegionRecord>(skeleton, std::move(function), arguments, std::vector<Tensor>(),
-                                            std::vector<std::vector<Tensor>>());
+                                            std::vector<std::vector<Tensor>>(), offloads);
   }
   attach_to_record(record, *skeleton, outputs);
   return {std::move(outputs), skeleton->form};
@@ -120,7 +120,7 @@ RegionResult run_region(const CheckpointOptions& options, RegionFunction functio
     const SkeletonOp& op = replay->begin(kRegionInfo, {});
     check<ReplayMismatch>(op.region != nullptr && op.region->argument_captures.size() == arguments.size(),
                           "replay of the checkpoint in module '", op.module->text, "' was given other arguments than in its first run");
-    if (!replay->computes()) return skip_region(op, *replay, std::move(function), arguments);
+    if (!replay->computes()) return skip_region(op, *replay, std::move(function), arguments, options.offload);
   }
 
   FirstRun run(outer, arguments, options.keep, options.certify);
@@ -147,7 +147,7 @@ RegionResult run_region(const CheckpointOptions& options, RegionFunction functio
     for (std::size_t i = 0; i < skeleton.captures.size(); ++i) {
       if (!skeleton.captures[i].is_argument) held.push_back(run.captured()[i]);
     }
-    record = std::make_shared<RegionRecord>(run.skeleton(), std::move(function), arguments, held, std::move(run.kept()));
+    record = std::make_shared<RegionRecord>(run.skeleton(), std::move(function), arguments, held, std::move(run.kept()), options.offload);
   }
   const std::vector<Tensor> distinct = attach_to_record(record, skeleton, outputs);
   if (replay != nullptr) replay->end(distinct, distinct);
@@ -155,9 +155,13 @@ RegionResult run_region(const CheckpointOptions& options, RegionFunction functio
 }
 
 RegionRecord::RegionRecord(std::shared_ptr<const Skeleton> skeleton, RegionFunction function,
-                           std::span<const Tensor> arguments, const std::vector<Tensor>& held, std::vector<std::vector<Tensor>> kept)
+                           std::span<const Tensor> arguments, const std::vector<Tensor>& held, std::vector<std::vector<Tensor>> kept,
+                           bool offloads)
     : Record(kRegionInfo), skeleton_(std::move(skeleton)), function_(std::move(function)), kept_(std::move(kept)) {
   for (const Tensor& argument : arguments) arguments_.push_back(argument.defined() ? std::make_shared<SavedEntry>(argument) : nullptr);
+  for (const auto& argument : arguments_) {
+    if (offloads && argument != nullptr) argument->offload();
+  }
   for (const Tensor& t : held) held_.push_back(std::make_shared<SavedEntry>(t));
   for (const std::vector<Tensor>& results : kept_) {
     for (const Tensor& result : results) {

@@ -12,7 +12,7 @@ namespace refrain::detail {
 class RegionRecord final : public Record {
  public:
   RegionRecord(std::shared_ptr<const Skeleton> skeleton, RegionFunction function, std::span<const Tensor> arguments,
-               const std::vector<Tensor>& held, std::vector<std::vector<Tensor>> kept);
+               const std::vector<Tensor>& held, std::vector<std::vector<Tensor>> kept, bool offloads);
 
   bool is_region() const override { return true; }
   std::vector<Tensor> backward(std::span<const Tensor> grad_outs) override;

@@ -1,5 +1,8 @@
 #include <refrain/autograd/op.h>
+#include <refrain/autograd/random.h>
 #include <refrain/autograd/saved_tensor.h>
+#include <refrain/autograd/session.h>
+#include <refrain/autograd/stage_keeper.h>
 
 namespace refrain {
 
@@ -18,12 +21,26 @@ SavedEntry::SavedEntry(const Tensor& t) : slot_(t.autograd_slot()) {
 Tensor SavedEntry::get() const {
   check(!released_, "a saved value was read after an earlier backward released it; pass retain to call backward twice");
   if (recipe_ != nullptr) {
+    if (StageKeeper* keeper = detail::autograd_state().keeper; keeper != nullptr && recipe_->stage != kNoStage)
+      keeper->require(recipe_->stage);
     ContextScope<std::string_view> op(&ThreadContext::op, recipe_->info.name);
     ContextScope<bool> inside(&ThreadContext::inside_op, true);
     return recipe_->rebuild();
   }
   check_unchanged();
-  return tensor_;
+  return away_from_ ? to_device(tensor_, *away_from_) : tensor_;
+}
+
+void SavedEntry::offload() {
+  if (released_ || !tensor_.defined() || tensor_.storage() == nullptr || away_from_) return;
+  const KindScope kind(MemoryKind::saved);
+  const Device device = tensor_.device();
+  const Tensor copy = to_device(tensor_, device.host());
+  tensor_.storage()->remove_saved();
+  tensor_ = copy;
+  tensor_.storage()->add_saved();
+  version_ = tensor_.storage()->version();
+  away_from_ = device;
 }
 
 void SavedEntry::check_unchanged() const {

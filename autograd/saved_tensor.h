@@ -4,6 +4,8 @@
 
 #include <refrain/autograd/value.h>
 
+#include <optional>
+
 namespace refrain {
 
 // What one saved value is held by. Shared by the op's Saved struct and its record, which releases it.
@@ -22,11 +24,14 @@ class SavedEntry {
   // Throws as get() does for bytes changed in place; a recipe's sources are checked when it is rebuilt.
   void check_unchanged() const;
   void release();
+  // From now on the bytes are in host memory (Device::host()), and get() copies them back. A recipe holds none and stays as it is.
+  void offload();
   // False for a tensor without bytes: a value that no gradient will ask for.
   bool has_value() const { return recipe_ != nullptr || (tensor_.defined() && tensor_.storage() != nullptr); }
 
  private:
   Tensor tensor_;                         // without autograd; undefined for a recipe
+  std::optional<Device> away_from_;       // where it is wanted, while it is in host memory
   std::shared_ptr<Record> recipe_;
   std::shared_ptr<AutogradSlot> slot_;
   std::uint64_t version_ = 0;

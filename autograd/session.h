@@ -14,6 +14,7 @@
 namespace refrain {
 
 class FiniteWatch;
+class StageKeeper;
 
 using KeepList = std::vector<std::string>;
 // Whether a keep-list names this op. `matmul` stands for every op that is a matrix product (linear, convolutions),
@@ -34,6 +35,7 @@ struct AutogradState {
   std::optional<DType> autocast;   // the 16-bit dtype of a mixed precision mode
   DType parameter_dtype = DType::f32;  // of modules that are built now
   FiniteWatch* watch = nullptr;    // the innermost
+  StageKeeper* keeper = nullptr;   // likewise
   std::shared_ptr<std::atomic<std::int64_t>> live_records = std::make_shared<std::atomic<std::int64_t>>(0);
 };
 AutogradState& autograd_state();

@@ -1,5 +1,7 @@
 #include <refrain/autograd/random.h>
+#include <refrain/autograd/session.h>
 #include <refrain/autograd/stage.h>
+#include <refrain/autograd/stage_keeper.h>
 #include <refrain/core/context.h>
 
 #include <algorithm>
@@ -62,12 +64,16 @@ void check_parts(std::span<const ChainPart> parts, std::size_t begin, std::size_
 
 }  // namespace
 
+StageKeeperScope::StageKeeperScope(StageKeeper* keeper) : old_(detail::autograd_state().keeper) { detail::autograd_state().keeper = keeper; }
+StageKeeperScope::~StageKeeperScope() { detail::autograd_state().keeper = old_; }
+
 Tensor run_inside(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden) {
   for (const ChainPart& inner : part.parts) hidden = run_part(run, inner, std::move(hidden));
   if (!part.parts.empty()) return hidden;
   for (std::size_t i = part.begin; i < part.end; ++i) {
     Stage& stage = *run->stages[i];
     StageScope stage_scope{std::uint32_t(i)};
+    if (StageKeeper* keeper = detail::autograd_state().keeper) keeper->enter(std::uint32_t(i));
     ModuleScope module_scope(stage.name());
     hidden = stage.forward(hidden, run->side);
   }
@@ -76,7 +82,7 @@ Tensor run_inside(const std::shared_ptr<const ChainRun>& run, const ChainPart& p
 
 Tensor run_part(const std::shared_ptr<const ChainRun>& run, const ChainPart& part, Tensor hidden) {
   if (!part.is_region) return run_inside(run, part, std::move(hidden));
-  return checkpoint({part.keep, run->certify}, [run, &part](const Tensor& h) { return run_inside(run, part, h); }, hidden);
+  return checkpoint({part.keep, run->certify, run->offload}, [run, &part](const Tensor& h) { return run_inside(run, part, h); }, hidden);
 }
 
 std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const std::shared_ptr<Stage>> stages) {
@@ -107,7 +113,7 @@ std::vector<ChainPart> partition(const CheckpointPolicy& policy, std::span<const
 }
 
 Tensor run_chain(const std::vector<std::shared_ptr<Stage>>& stages, Tensor hidden, const SideInputs& side, const CheckpointPolicy& policy) {
-  const auto run = std::make_shared<const ChainRun>(ChainRun{stages, partition(policy, stages), side, policy.certify});
+  const auto run = std::make_shared<const ChainRun>(ChainRun{stages, partition(policy, stages), side, policy.certify, policy.offload});
   for (const ChainPart& part : run->parts) hidden = run_part(run, part, std::move(hidden));
   return hidden;
 }

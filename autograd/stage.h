@@ -54,6 +54,7 @@ struct CheckpointPolicy {
   int levels = 2;                      // of nested; 1 is the same as block
   std::vector<std::string> keep = {};  // of selective; see CheckpointOptions
   bool certify = false;
+  bool offload = false;                // what regions begin with waits in host memory
   std::vector<ChainPart> parts = {};   // of custom: they cover the chain
 
   // "none", "block", "nested" or "selective". Throws InvalidArgument for other words.
@@ -71,7 +72,7 @@ struct ChainRun {
   std::vector<std::shared_ptr<Stage>> stages;
   std::vector<ChainPart> parts;
   SideInputs side;
-  bool certify = false;
+  bool certify = false, offload = false;
 };
 
 // Runs one part of run->parts, at any depth of the tree: as a region when it is one. run_inside() runs what is in it, its

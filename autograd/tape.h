@@ -46,6 +46,8 @@ struct BackwardOptions {
   // Leaves whose final gradients are announced, each exactly once, the moment no contribution is outstanding; a leaf
   // that the output does not depend on is announced at the start with has_grad = false (unless it already has one).
   std::vector<Tensor> leaves = {};
+  // Leaves whose gradients are not final although this is the last backward for others.
+  std::vector<Tensor> unfinished = {};
   std::function<void(const Tensor& leaf, bool has_grad)> on_final = {};
 };
 

@@ -71,8 +71,9 @@ struct Unit {
   std::vector<std::uint64_t> hashes;              // of a group's results, in certificate mode
   std::vector<Tensor> inputs, outputs;            // of others: where their tapes begin and end
 
-  void keep(Hidden hidden) {
+  void keep(Hidden hidden, bool offloads) {
     kept.push_back(std::make_shared<SavedEntry>(hidden.value));
+    if (offloads) kept.back()->offload();
     wants_grad.push_back(hidden.wants_grad);
   }
   Hidden take(std::size_t m, bool is_repeated) {
@@ -113,7 +114,7 @@ struct LayerwiseWindow::Impl {
 
   static std::shared_ptr<const ChainRun> chain_of(const ModelLoss& loss) {
     const CheckpointPolicy& policy = loss.options().policy;
-    return std::make_shared<const ChainRun>(ChainRun{loss.stages(), units_of(partition(policy, loss.stages())), {}, policy.certify});
+    return std::make_shared<const ChainRun>(ChainRun{loss.stages(), units_of(partition(policy, loss.stages())), {}, policy.certify, policy.offload});
   }
 
   std::size_t size() const { return batches.size(); }
@@ -138,7 +139,7 @@ struct LayerwiseWindow::Impl {
     for (std::size_t m = 0; m < size(); ++m) {
       Hidden from = std::exchange(hidden[m], {});
       if (unit.is_group()) {
-        unit.keep(from);
+        unit.keep(from, run->offload);
         const bool wants_grad = from.wants_grad || trains(*unit.part);
         const NoGradScope no_grad;
         hidden[m] = {forward_of(m, [&] { return run_inside(run, *unit.part, std::move(from.value)); }), wants_grad};
@@ -199,7 +200,7 @@ struct LayerwiseWindow::Impl {
       for (Unit& unit : inner) forward(unit, hidden);
     }
     if (last.is_group()) {
-      for (Hidden& h : hidden) last.keep(std::exchange(h, {}));
+      for (Hidden& h : hidden) last.keep(std::exchange(h, {}), run->offload);
       last.hashes = group.hashes;
       backward_group(once, last, grads);
     } else {
@@ -239,9 +240,9 @@ struct LayerwiseWindow::Impl {
         std::optional<PhaseScope> replay;
         if (is_replayed) replay.emplace(Phase::replay);
         const Tensor features = forward_of(m, [&] { return run_part(run, part, std::move(leaf)); });
-        result = loss.from_features(features, batches[m], scale);
+        result = loss.from_features(features, batches[m], batches[m].is_blank ? 0 : scale);
       }
-      if (hooks.on_loss) hooks.on_loss(result);
+      if (hooks.on_loss && !batches[m].is_blank) hooks.on_loss(result);
       if (m + 1 == size() && hooks.announcements) {
         BackwardOptions announcements = hooks.announcements();
         walk.leaves = std::move(announcements.leaves);
@@ -278,7 +279,7 @@ LayerwiseWindow::LayerwiseWindow(const ModelLoss& loss, std::vector<Batch> batch
     self.units.emplace_back(self.run->parts[i]);
     self.forward(self.units.back(), hidden);
   }
-  for (Hidden& h : hidden) self.head.keep(std::exchange(h, {}));
+  for (Hidden& h : hidden) self.head.keep(std::exchange(h, {}), self.run->offload);
 }
 
 LayerwiseWindow::LayerwiseWindow(LayerwiseWindow&&) noexcept = default;
