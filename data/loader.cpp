@@ -258,6 +258,17 @@ void Loader::skip() {
   impl_->walk.skip();
 }
 
+Batch Loader::blank() const {
+  Shape input = impl_->samples->input_shape(), target = impl_->samples->target_shape();
+  input.insert(0, 1);
+  target.insert(0, 1);
+  Batch batch{.input = zeros(input, impl_->samples->input_dtype(), device()), .target = zeros(target, DType::i64, device()), .size = 1};
+  batch.is_blank = true;
+  return batch;
+}
+
+const Device& Loader::device() const { return impl_->options.device; }
+
 LoaderState Loader::state() const { return impl_->walk.state(); }
 
 void Loader::set_state(const LoaderState& state) {

@@ -21,6 +21,7 @@ struct Batch {
   std::int64_t size = 0;       // B; the last batch of an epoch may be short
   std::int64_t first = 0;      // its first sample's place in the epoch's order
   std::int64_t epoch = 0;
+  bool is_blank = false;       // made of zeros, for a rank that has no batch where others have one; counts for nothing
 };
 
 // Where training stands: `position` samples of `epoch` have been handed out, by all ranks together. Inside a window it is where
@@ -60,6 +61,9 @@ class Loader {
   // Goes on to the next window without a batch, for a rank that has none in this one.
   void skip();
 
+  // A batch of one sample of zeros.
+  Batch blank() const;
+
   LoaderState state() const;
   // Continues from any position; a window begins there, whatever the world it was saved in. Throws InvalidArgument when it
   // lies outside the epoch.
@@ -79,6 +83,7 @@ class Loader {
   std::int64_t num_samples() const;   // of an epoch and all ranks, without what drop_last leaves out
   std::int64_t num_batches() const;   // likewise
   int world_size() const;
+  const Device& device() const;
   double wait_seconds() const;        // spent in next() for data, so far
 
  private:

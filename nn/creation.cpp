@@ -27,15 +27,19 @@ CreationOptions& creation_options() { return CreationScope::state().options; }
 
 DType creation_dtype() { return creation_options().dtype.value_or(detail::autograd_state().parameter_dtype); }
 
-RandomKey creation_key(std::string_view name) {
-  CreationScope::State& state = CreationScope::state();
-  const std::string& base = state.base->text;
+std::string creation_name(std::string_view name) {
+  const std::string& base = CreationScope::state().base->text;
   std::string full = concat(thread_context().module->text, '.', name);
   if (full.starts_with(base + ".")) full.erase(0, base.size() + 1);
-  const std::uint32_t count = state.counts[full]++;
+  return full;
+}
+
+RandomKey creation_key(std::string_view name) {
+  const std::string full = creation_name(name);
+  const std::uint32_t count = CreationScope::state().counts[full]++;
   std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : full) hash = (hash ^ std::uint8_t(c)) * 0x100000001b3u;
-  return {state.options.seed, std::uint32_t(hash), std::uint32_t(hash >> 40), count & 0xffffu, RandomPurpose::init};
+  return {creation_options().seed, std::uint32_t(hash), std::uint32_t(hash >> 40), count & 0xffffu, RandomPurpose::init};
 }
 
 }  // namespace refrain

@@ -12,8 +12,10 @@
 #include <refrain/core/device.h>
 #include <refrain/core/dtype.h>
 #include <refrain/core/random.h>
+#include <refrain/core/tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +27,9 @@ struct CreationOptions {
   Device device = Device::cpu();
   std::optional<DType> dtype = {};  // of parameters and buffers; none: as the thread's PrecisionScope says, f32 without one
   std::uint64_t seed = 0;
+  // Hears of each parameter, by the name that counts for its values, as soon as it has them: its bytes may be taken elsewhere and
+  // evicted before the next one is made.
+  std::function<void(const std::string& name, const Tensor& parameter)> on_parameter = {};
 };
 
 class CreationScope {
@@ -38,6 +43,7 @@ class CreationScope {
   struct State;
   friend CreationOptions& creation_options();
   friend RandomKey creation_key(std::string_view name);
+  friend std::string creation_name(std::string_view name);
   static State& state();
   CreationOptions old_options_;
   const ModulePath* old_base_;
@@ -49,6 +55,9 @@ CreationOptions& creation_options();
 
 // Of a parameter that is created now.
 DType creation_dtype();
+
+// Full name of a parameter `name` of the module under construction.
+std::string creation_name(std::string_view name);
 
 // Key of the initial values of a parameter `name` of the module under construction (thread_context().module).
 RandomKey creation_key(std::string_view name);

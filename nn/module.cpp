@@ -53,6 +53,7 @@ void Module::add_parameter(std::string_view name, Tensor& member, const Shape& s
   member = create(name, shape, init, creation_dtype());
   set_requires_grad(member, true);
   parameters_.push_back({std::string(name), &member});
+  if (const auto& on_parameter = creation_options().on_parameter) on_parameter(creation_name(name), member);
 }
 
 void Module::add_tied(std::string_view name, Tensor& member) {

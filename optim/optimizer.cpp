@@ -32,6 +32,8 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string
   for (const ParameterGroup& group : groups) {
     check(group.names.empty() || group.names.size() == group.parameters.size(), "optimizer: a group of ", group.parameters.size(),
           " parameters has ", group.names.size(), " names");
+    check(group.first_elements.empty() || group.first_elements.size() == group.parameters.size(), "optimizer: a group of ",
+          group.parameters.size(), " parameters has ", group.first_elements.size(), " first elements");
     check(std::isfinite(group.weight_decay) && group.weight_decay >= 0, "optimizer: weight_decay must be finite and not negative, got ",
           group.weight_decay);
     check(std::isfinite(group.lr_scale) && group.lr_scale >= 0, "optimizer: lr_scale must be finite and not negative, got ", group.lr_scale);
@@ -46,7 +48,8 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string
       check(parameter.numel() == 0 || seen.insert({parameter.storage().get(), parameter.offset()}).second, "optimizer: parameter '", name,
             "' is already there under another name");
       if (!parameter.requires_grad()) continue;
-      Slot slot{parameter, name, group.weight_decay, group.lr_scale, {}, {}};
+      const std::int64_t first_element = group.first_elements.empty() ? 0 : group.first_elements[i];
+      Slot slot{parameter, name, group.weight_decay, group.lr_scale, first_element, {}, {}};
       const KindScope kind(MemoryKind::optimizer_state);
       const ModuleScope module(parameter.storage()->tag().module);
       const DType state_dtype = options_.state == StateDType::f32 ? accumulator_dtype(parameter.dtype()) : parameter.dtype();
@@ -156,6 +159,11 @@ std::vector<Tensor> Optimizer::parameters() const {
   std::vector<Tensor> parameters;
   for (const Slot& slot : slots_) parameters.push_back(slot.parameter);
   return parameters;
+}
+
+std::int64_t Optimizer::first_element(std::string_view name) const {
+  const auto found = std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.name == name; });
+  return found != slots_.end() ? found->first_element : 0;
 }
 
 std::vector<NamedTensor> Optimizer::state_tensors() const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace refrain {
@@ -52,6 +53,9 @@ class Optimizer {
   // Name of parameters()[index].
   const std::string& parameter_name(std::int64_t index) const { return slots_.at(std::size_t(index)).name; }
 
+  // Where a parameter begins in the one that it is a piece of; 0 for all others, unknown names included.
+  std::int64_t first_element(std::string_view name) const;
+
   // The state's tensors are the optimizer's own, not copies: a file may be read straight into them.
   OptimizerState state_dict() const;
   // Takes over a state of the same parameters. Throws InvalidArgument naming what is missing, unexpected or of another
@@ -66,6 +70,7 @@ class Optimizer {
     Tensor parameter;
     std::string name;
     double weight_decay, lr_scale;
+    std::int64_t first_element; // of the whole parameter that this is a piece of
     std::vector<Tensor> state;  // one tensor of the parameter's shape for each of state_names
     Tensor master;              // f32; undefined when there is none
     std::int64_t num_steps = 0; // updates of this parameter, which may lack a gradient in some steps
@@ -88,7 +93,7 @@ class Optimizer {
   virtual void update_all(const std::vector<Update>& updates, double grad_scale);
 
   // For update(): how the running step rounds this parameter, and where lost updates are counted (undefined: they are not).
-  UpdateRounding rounding_of(const Slot& slot) const { return {options_.rounding, update_key(options_.seed, num_steps_, slot.name)}; }
+  UpdateRounding rounding_of(const Slot& slot) const { return {options_.rounding, update_key(options_.seed, num_steps_, slot.name), slot.first_element}; }
   Tensor lost_counter(const Slot& slot) const;
   Tensor non_finite_counter(const Slot& slot) const;
   // To be passed on to the kernel; may be undefined.

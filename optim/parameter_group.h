@@ -3,6 +3,7 @@
 
 #include <refrain/core/named_tensor.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@ namespace refrain {
 struct ParameterGroup {
   std::vector<Tensor> parameters = {};
   std::vector<std::string> names = {};  // one a parameter; they name the optimizer's state. Empty: the parameters are numbered
+  // Where a parameter that is a piece of a larger one begins in it, one a parameter; empty: 0. Stochastic rounding is keyed by it.
+  std::vector<std::int64_t> first_elements = {};
   double weight_decay = 0;
   double lr_scale = 1;                  // multiplies the lr of every step
 };

@@ -210,24 +210,35 @@ const SafetensorsFile::Entry* SafetensorsFile::find(std::string_view name) const
 
 void SafetensorsFile::read_into(std::string_view name, const Tensor& tensor, OtherPrecision other) const {
   const Entry* entry = find(name);
+  check<DataError>(entry == nullptr || entry->shape == tensor.shape(), path().string(), ": tensor '", name, "': expected ", tensor.dtype(), " ",
+                   tensor.shape(), ", found ", entry ? entry->dtype : DType::f32, " ", entry ? entry->shape : Shape());
+  read_part_into(name, 0, tensor, other);
+}
+
+void SafetensorsFile::read_part_into(std::string_view name, std::int64_t first, const Tensor& tensor, OtherPrecision other) const {
+  const Entry* entry = find(name);
   check<DataError>(entry != nullptr, path().string(), ": tensor '", name, "' is missing");
   const bool converts = other == OtherPrecision::convert && is_floating(entry->dtype) && is_floating(tensor.dtype());
-  check<DataError>((entry->dtype == tensor.dtype() || converts) && entry->shape == tensor.shape(), path().string(), ": tensor '", name, "': expected ",
-                   tensor.dtype(), " ", tensor.shape(), ", found ", entry->dtype, " ", entry->shape);
+  const std::int64_t numel = numel_of(entry->shape);
+  check<DataError>(entry->dtype == tensor.dtype() || converts, path().string(), ": tensor '", name, "': expected ", tensor.dtype(), " ",
+                   tensor.shape(), ", found ", entry->dtype, " ", entry->shape);
+  check<DataError>(0 <= first && first <= numel && tensor.numel() <= numel - first, path().string(), ": tensor '", name, "': expected ",
+                   tensor.numel(), " elements from ", first, " on, found ", numel);
   check(tensor.is_contiguous(), "read_into: tensor '", name, "' must be contiguous");
-  if (!tensor.has_bytes()) return;
+  if (!tensor.has_bytes() || tensor.numel() == 0) return;
   tensor.storage()->bump_version();
+  const std::int64_t from_size = std::int64_t(size_of(entry->dtype)), to_size = std::int64_t(size_of(tensor.dtype()));
+  const std::int64_t start = data_start_ + entry->begin + first * from_size;
   if (entry->dtype == tensor.dtype() && tensor.is_on_host()) {
-    file_.read(data_start_ + entry->begin, std::span(tensor.address(), std::size_t(tensor.bytes())));
+    file_.read(start, std::span(tensor.address(), std::size_t(tensor.bytes())));
     return;
   }
-  const std::int64_t from_size = std::int64_t(size_of(entry->dtype)), to_size = std::int64_t(size_of(tensor.dtype()));
   const std::int64_t most = std::min(kBlockBytes / std::max(from_size, to_size), tensor.numel());
   std::vector<std::byte> block(std::size_t(most * from_size)), converted(std::size_t(most * to_size));
   for_each_block(tensor, most, [&](const Tensor& part, std::int64_t at) {
     const std::span<std::byte> in_file = std::span(block).first(std::size_t(part.numel() * from_size));
     const std::span<std::byte> in_memory = std::span(converted).first(std::size_t(part.bytes()));
-    file_.read(data_start_ + entry->begin + at * from_size, in_file);
+    file_.read(start + at * from_size, in_file);
     if (entry->dtype == tensor.dtype()) return set_bytes(part, in_file);
     convert_floating(entry->dtype, in_file.data(), tensor.dtype(), in_memory.data(), part.numel());
     set_bytes(part, in_memory);
@@ -242,28 +253,36 @@ Tensor SafetensorsFile::read(std::string_view name, const Device& device) const 
   return tensor;
 }
 
-void write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors, const SafetensorsMetadata& metadata) {
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& entry : tensors) {
-    check(entry.tensor.defined() && entry.name != kMetadataKey, "write_safetensors: no tensor can be stored as '", entry.name, "'");
-    order.push_back(&entry);
-  }
-  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    return std::pair(-std::int64_t(size_of(a->tensor.dtype())), a->name) < std::pair(-std::int64_t(size_of(b->tensor.dtype())), b->name);
+void sort_as_stored(std::vector<StoredTensor>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return std::pair(-std::int64_t(size_of(a.dtype)), a.name) < std::pair(-std::int64_t(size_of(b.dtype)), b.name);
   });
+}
 
+void write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors, const SafetensorsMetadata& metadata) {
+  std::vector<StoredTensor> stored;
+  for (const NamedTensor& entry : tensors) {
+    check(entry.tensor.defined(), "write_safetensors: no tensor can be stored as '", entry.name, "'");
+    stored.push_back({entry.name, entry.tensor.dtype(), entry.tensor.shape(), [tensor = entry.tensor] { return tensor; }});
+  }
+  write_safetensors(out, std::move(stored), metadata);
+}
+
+void write_safetensors(FileWriter& out, std::vector<StoredTensor> tensors, const SafetensorsMetadata& metadata) {
+  sort_as_stored(tensors);
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[std::string(kMetadataKey)] = metadata;
   std::set<std::string> names;
   std::int64_t position = 0;
-  for (const NamedTensor* entry : order) {
-    check(names.insert(entry->name).second, "write_safetensors: two tensors are named '", entry->name, "'");
-    const Tensor& t = entry->tensor;
-    nlohmann::ordered_json& json = header[entry->name];
-    json["dtype"] = file_name_of(t.dtype());
-    json["shape"] = std::vector<std::int64_t>(t.shape().begin(), t.shape().end());
-    json["data_offsets"] = {position, position + t.bytes()};
-    position += t.bytes();
+  for (const StoredTensor& entry : tensors) {
+    check(entry.name != kMetadataKey, "write_safetensors: no tensor can be stored as '", entry.name, "'");
+    check(names.insert(entry.name).second, "write_safetensors: two tensors are named '", entry.name, "'");
+    const std::int64_t bytes = numel_of(entry.shape) * std::int64_t(size_of(entry.dtype));
+    nlohmann::ordered_json& json = header[entry.name];
+    json["dtype"] = file_name_of(entry.dtype);
+    json["shape"] = std::vector<std::int64_t>(entry.shape.begin(), entry.shape.end());
+    json["data_offsets"] = {position, position + bytes};
+    position += bytes;
   }
   std::string text;
   try {
@@ -277,8 +296,9 @@ void write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
   const std::uint64_t header_bytes = text.size();
   out.write(std::as_bytes(std::span(&header_bytes, 1)));
   out.write(text);
-  for (const NamedTensor* entry : order) {
-    const Tensor values = contiguous_values(entry->tensor.without_autograd());
+  for (const StoredTensor& entry : tensors) {
+    const Tensor values = contiguous_values(entry.values().without_autograd());
+    invariant(values.shape() == entry.shape && values.dtype() == entry.dtype, "write_safetensors: '", entry.name, "' changed");
     if (values.is_on_host()) {
       out.write(std::span(values.raw_data(), std::size_t(values.bytes())));
       continue;

@@ -7,6 +7,7 @@
 #include <refrain/core/io/file.h>
 #include <refrain/core/named_tensor.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,6 +27,17 @@ enum class OtherPrecision : std::uint8_t {
   refuse,
   convert,  // exact to a wider type, to nearest (ties to even) to a narrower one
 };
+
+// A tensor that need not exist before it is written, nor after.
+struct StoredTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::function<Tensor()> values;  // of this dtype and shape
+};
+// The order of a file, in which values are asked for.
+void sort_as_stored(std::vector<StoredTensor>& tensors);
+void write_safetensors(FileWriter& out, std::vector<StoredTensor> tensors, const SafetensorsMetadata& metadata = {});
 
 class SafetensorsFile {
  public:
@@ -48,6 +60,8 @@ class SafetensorsFile {
   // Fills a contiguous tensor of the entry's shape and dtype, or any floating dtype for a floating entry if the reader
   // converts. Throws DataError when the tensor is missing or differs.
   void read_into(std::string_view name, const Tensor& tensor, OtherPrecision other = OtherPrecision::refuse) const;
+  // Fills a contiguous tensor with elements of the entry, from the one numbered `first` on, in row-major order.
+  void read_part_into(std::string_view name, std::int64_t first, const Tensor& tensor, OtherPrecision other = OtherPrecision::refuse) const;
   Tensor read(std::string_view name, const Device& device = Device::cpu()) const;
 
  private:
