@@ -34,7 +34,11 @@ Tensor widened(const Tensor& flat) {
 }  // namespace
 
 void broadcast_values(ProcessGroup& group, std::span<const NamedTensor> tensors) {
-  for (const NamedTensor& entry : tensors) group.broadcast(entry.tensor.without_autograd(), 0).wait();
+  for (const NamedTensor& entry : tensors) {
+    const Tensor here = to_device(entry.tensor.without_autograd(), group.device());
+    group.broadcast(here, 0).wait();
+    if (!(entry.tensor.device() == group.device())) copy_values(entry.tensor.without_autograd(), here);
+  }
 }
 
 DataParallel::DataParallel(ProcessGroup& group, std::span<const NamedTensor> state, std::vector<Tensor> parameters,

@@ -60,7 +60,7 @@ LocalSgd::LocalSgd(ProcessGroup& group, std::vector<NamedTensor> state, Optimize
     if (const auto master = masters.find(entry.name); master != masters.end())
       items_.push_back({master->second.without_autograd(), tensor, entry.name});
     else
-      items_.push_back({tensor, {}, entry.name, is_narrow && options_.rounding == Rounding::stochastic});
+      items_.push_back({tensor, {}, entry.name, is_narrow && options_.rounding == Rounding::stochastic, optimizer_.first_element(entry.name)});
     if (!has_outer || !entry.tensor.requires_grad()) continue;
     check(!is_narrow, "local_sgd: an outer optimizer is for f32 and f64 parameters, '", entry.name, "' is ", tensor.dtype());
     const AveragingScope scope(MemoryKind::optimizer_state);
@@ -105,7 +105,8 @@ void LocalSgd::reduce_buckets() {
 
   // A piece that travels alone and as it is needs no copy.
   const auto is_in_place = [&](const Bucket& bucket) {
-    return bucket.parts.size() == 1 && !items_[std::size_t(bucket.parts[0].index)].is_wide;
+    const Item& item = items_[std::size_t(bucket.parts[0].index)];
+    return bucket.parts.size() == 1 && !item.is_wide && item.tensor.device() == group_.device();
   };
   const auto own = [&](const BucketPart& part) {
     return flat_part(items_[std::size_t(part.index)].tensor, part.begin, part.numel());
@@ -120,7 +121,7 @@ void LocalSgd::reduce_buckets() {
     const Sent done = under_way.end_oldest();
     for (const BucketPart& part : done.bucket->parts) {
       const Item& item = items_[std::size_t(part.index)];
-      const Tensor mean = flat_part(done.flat, part.offset, part.numel());
+      const Tensor mean = to_device(flat_part(done.flat, part.offset, part.numel()), item.tensor.device());
       if (item.is_wide) {
         // 0 - 1 · (-1 · mean), stored with the update's rounding.
         fill_values(own(part), 0);
@@ -133,7 +134,8 @@ void LocalSgd::reduce_buckets() {
             .nesterov = false,
             .out = own(part),
             .momentum_buffer = {},
-            .rounding = {Rounding::stochastic, update_key(options_.seed ^ kAveraging, num_averagings_, item.name), part.begin}});
+            .rounding = {Rounding::stochastic, update_key(options_.seed ^ kAveraging, num_averagings_, item.name),
+                         item.first_element + part.begin}});
       } else if (!is_in_place(*done.bucket)) {
         copy_values(own(part), mean);
       }
@@ -155,7 +157,7 @@ void LocalSgd::reduce_buckets() {
         if (part.offset > end) fill_values(flat_part(flat, end, part.offset - end), 0);
         const Tensor place = flat_part(flat, part.offset, part.numel());
         if (items_[std::size_t(part.index)].is_wide)
-          launch(Convert{.x = own(part), .out = place});
+          launch(Convert{.x = to_device(own(part), group_.device()), .out = place});
         else
           copy_values(place, own(part));
         end = part.offset + part.numel();

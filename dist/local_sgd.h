@@ -72,6 +72,7 @@ class LocalSgd {
     Tensor parameter;  // undefined, or the 16-bit parameter that is this master rounded
     std::string name;
     bool is_wide = false;  // averaged in f32, rounded stochastically
+    std::int64_t first_element = 0;  // of the parameter that this is a piece of
   };
   struct Outer {
     Tensor parameter, anchor, momentum;

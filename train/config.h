@@ -79,6 +79,9 @@ struct Config {
   std::int64_t local_steps = 8, local_warmup = 0;
   std::string local_state = "keep";
   double outer_lr = 1, outer_momentum = 0;
+  std::string sharded = "full";
+  std::int64_t shard_ranks = 0;
+  std::string offload = "none";
 
   // run
   std::int64_t seed = 0;

@@ -54,11 +54,21 @@ void check_config(const Config& config) {
           kReason);
     check(config.non_finite != "skip", "non_finite: skip", kReason);
   }
+  check(config.sharded == "full" || config.strategy == "sharded", "sharded: \"", config.sharded, "\" needs strategy = \"sharded\", got \"",
+        config.strategy, "\"");
+  check(config.shard_ranks == 0 || config.strategy == "sharded" || config.strategy == "local_sgd",
+        "shard_ranks: needs strategy = \"sharded\" or \"local_sgd\", got \"", config.strategy, "\"");
+  check(config.offload == "none" || config.offload == "boundaries" || config.sharded == "full", "offload: parameters that are whole on every rank (sharded = \"", config.sharded,
+        "\") cannot live in host memory");
+  check(!config.cuda_graph || (config.offload == "none" && config.strategy != "sharded" && config.shard_ranks <= 1),
+        "cuda_graph: a graph cannot hold the fetching of parameters, which strategy = \"sharded\", shard_ranks and offload bring");
   if (config.gradient_compression != "none") {
     check(config.strategy == "ddp", "gradient_compression: needs strategy = \"ddp\", whose ranks exchange gradients, got \"", config.strategy,
           "\"");
     check(config.precision != "16-true" && config.precision != "bf16-true", "gradient_compression: with precision = \"", config.precision,
           "\" gradients have 16 bits already");
+    check(config.offload == "none" || config.offload == "boundaries", "gradient_compression: with offload = \"", config.offload,
+          "\" gradients are reduced piece by piece where the updates are, without buckets");
   }
   const double hidden = config.mlp_ratio * double(config.width);
   check(hidden == std::floor(hidden), "mlp_ratio: ", config.mlp_ratio, " times width ", config.width, " is no whole number");

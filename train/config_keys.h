@@ -129,7 +129,7 @@ void for_each_key(C& c, Section&& section, F&& f) {
   section("ranks");
   f(Key{.name = "strategy",
         .meaning = "what several ranks do: reduce gradients in every step, or train alone and average parameters now and then",
-        .choices = "none|ddp|local_sgd"},
+        .choices = "none|ddp|local_sgd|sharded"},
     c.strategy);
   f(Key{"bucket_bytes", "bytes that travel in one message, about, such as 25MiB", 1, 9e18}, c.bucket_bytes);
   f(Key{.name = "gradient_compression",
@@ -145,6 +145,17 @@ void for_each_key(C& c, Section&& section, F&& f) {
   f(Key{"outer_lr", "local_sgd: learning rate of the step on the averaged change; 1 without momentum is the average itself", 1e-6, 1e6},
     c.outer_lr);
   f(Key{"outer_momentum", "local_sgd: Nesterov's momentum of that step", 0, kBelow1}, c.outer_momentum);
+  f(Key{.name = "sharded",
+        .meaning = "strategy sharded: what is split over the ranks: parameters, gradients and optimizer state; all but parameters; or the last",
+        .choices = "full|gradients|optimizer"},
+    c.sharded);
+  f(Key{"shard_ranks",
+        "ranks that share one copy of the model, with strategy sharded or local_sgd; 0: all with sharded, 1 with local_sgd", 0, 1e6},
+    c.shard_ranks);
+  f(Key{.name = "offload",
+        .meaning = "what lives in host memory: parameters and optimizer state, what checkpoints begin with (boundaries), or both",
+        .choices = "none|parameters|boundaries|all"},
+    c.offload);
 
   section("run");
   f(Key{"seed", "of everything random", 0, 9e18}, c.seed);

@@ -72,13 +72,16 @@ PlannedWork plus(const PlannedWork& work, double times, const PlannedWork& more)
 // Everything about memory that could make the same program take another course when it runs again.
 struct MemoryState {
   explicit MemoryState(const Device& device)
-      : reserved(device.reserved_bytes()), live(device.live_bytes()), count(device.live_count()), ledger(device.ledger()) {}
+      : reserved(device.reserved_bytes()), live(device.live_bytes()), count(device.live_count()), ledger(device.ledger()) {
+    if (device.has_host()) host.push_back(MemoryState(device.host()));
+  }
   friend bool operator==(const MemoryState& a, const MemoryState& b) {
     return a.reserved == b.reserved && a.live == b.live && a.count == b.count && a.ledger.peak_bytes() == b.ledger.peak_bytes() &&
-           a.ledger.peak_per_kind() == b.ledger.peak_per_kind();
+           a.ledger.peak_per_kind() == b.ledger.peak_per_kind() && a.host == b.host;
   }
   std::int64_t reserved, live, count;
   Ledger ledger;
+  std::vector<MemoryState> host;  // one, or none
 };
 
 enum class Part { window, last_window, evaluation };
@@ -162,7 +165,10 @@ class Rehearsal {
   // So many that this rank's part of the shorter window is as in the run, up to what is left out.
   std::int64_t last_samples(const Config& config) const {
     if (!windows_.has_last()) return 0;
-    const std::int64_t run = std::min(config.accumulate, most_), own = windows_.last_own(config.accumulate, rank_);
+    const std::int64_t run = std::min(config.accumulate, most_);
+    // So few that only the first rank has any, and others go through as many blank ones where they have to.
+    if (windows_.last_batches <= run) return (windows_.last_batches - 1) * config.batch + windows_.last_batch;
+    const std::int64_t own = windows_.last_own(config.accumulate, rank_);
     const bool is_mine_last = windows_.last_batches <= (rank_ + 1) * config.accumulate;
     const std::int64_t batches = rank_ * run + std::min(own, run) + (is_mine_last ? 0 : 1);
     return (batches - 1) * config.batch + windows_.last_batch;
@@ -251,6 +257,10 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   const Program& program = rehearsal.program();
   plan.ledger = program.device.ledger();
   plan.reserved_bytes = program.device.reserved_bytes();
+  if (program.device.has_host()) {
+    plan.host = program.device.host().ledger();
+    plan.host_reserved_bytes = program.device.host().reserved_bytes();
+  }
   if (options.timeline) {
     plan.timeline = program.device.timeline();
     program.device.stop_timeline();

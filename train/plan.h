@@ -53,6 +53,8 @@ struct Plan {
 
   Ledger ledger;                      // its peak is the run's
   std::int64_t reserved_bytes = 0;    // of the arena, holes included
+  Ledger host;                        // of what is offloaded (Device::host()); empty where nothing is
+  std::int64_t host_reserved_bytes = 0;
   std::shared_ptr<const Layout> layout;  // that the run follows; null with packing = "online"
 
   std::optional<Timeline> timeline;   // when asked for; from the building of the model to the end of the rehearsal

@@ -71,6 +71,7 @@ std::string plan_report(const Plan& plan) {
     const std::int64_t left = limit - plan.reserved_bytes;
     out += row("memory_limit", concat(bytes_text(limit), left >= 0 ? " holds" : " is too low"));
   }
+  if (config.offload != "none") out += row("offloaded to host memory", bytes_text(plan.host_reserved_bytes));
   out += concat("\n", peak_report(plan.ledger, plan.reserved_bytes), outside_arena_report(process_memory().resident));
   out += concat("\nWork\n\n", row("a step", scaled(plan.step.total.flops, "FLOP")),
                 row("an evaluation", scaled(plan.evaluation.total.flops, "FLOP")), row("all steps", scaled(plan.run.total.flops, "FLOP")),
@@ -111,6 +112,7 @@ std::string plan_json(const Plan& plan, const Receipt* receipt, const Remedies& 
   json["steps_per_epoch"] = plan.steps_per_epoch;
   json["evaluations"] = plan.evaluations;
   add_peak(json, plan.ledger, plan.reserved_bytes);
+  if (config.offload != "none") json["host_bytes"] = {{"peak", plan.host.peak_bytes()}, {"reserved", plan.host_reserved_bytes}};
   json["outside_arena_bytes"] = {{"start", process_memory().resident}};
   json["peak_by_module"] = nlohmann::ordered_json::array();
   for (const PeakEntry& entry : plan.ledger.entries_at_peak())

@@ -11,12 +11,14 @@ Program::Program(const Config& given, std::shared_ptr<const Samples> train_sampl
                  const Device& on_device, std::shared_ptr<ProcessGroup> group)
     : config(given), device(on_device) {
   adapt_to_data(config, *train_samples);
-  model = build_model(config, device);
+  if (group == nullptr) group = single_group(device);
+  const std::unique_ptr<NewbornPieces> newborn = newborn_pieces(config, device, group->rank(), group->world_size());
+  model = build_model(config, device, newborn.get());
   const std::shared_ptr<const ModelLoss> model_loss = build_loss(config, model);
   loss = loss_function(model_loss);
-  optimizer = build_optimizer(config, *model);
-  if (group == nullptr && config.strategy != "none") group = single_group(device);
-  strategy = build_strategy(config, std::move(group), *model, *optimizer);
+  strategy = build_strategy(config, std::move(group), *model, newborn.get());
+  optimizer = build_optimizer(config, strategy->pieces_of(parameter_groups(config, *model)));
+  strategy->attach(*optimizer);
   const int rank = strategy->rank(), world_size = strategy->world_size();
   const std::uint64_t seed = std::uint64_t(config.seed);
   const bool is_layerwise = config.accumulate_schedule == "layerwise";

@@ -62,6 +62,7 @@ struct RunLimit {
   RunLimit(const Config& config, const Device& device) {
     const std::int64_t reserved = device.reserved_bytes();
     const std::int64_t free = std::min(free_memory(device), std::numeric_limits<std::int64_t>::max() - reserved);
+    if (config.offload != "none") host_scope.emplace(device.host(), std::max<std::int64_t>(free_memory(Device::cpu()), 1), "what the machine had free at the start");
     const std::int64_t budget = config.memory_budget.value, limit = config.memory_limit.value;
     // A plan within the budget needs no limit; steps that are no part of it, such as windows that are run again, may not exceed it.
     if (budget > 0 && (limit == 0 || budget < limit)) scope.emplace(device, budget, "memory_budget");
@@ -72,7 +73,7 @@ struct RunLimit {
   static const char* who_gives(const Device& device) {
     return device.kind() == DeviceKind::cuda ? "the device" : "system and control group";
   }
-  std::optional<MemoryLimitScope> scope;
+  std::optional<MemoryLimitScope> scope, host_scope;
 };
 
 // Host memory beside a CPU device's arena; all of the process's where the arena is elsewhere.
@@ -106,7 +107,7 @@ struct Run : Program {
     for (const SnapshotSearch::Skipped& skipped : search.skipped)
       note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
     TrainerState state;
-    if (search.latest) state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed), strategy->state_dict());
+    if (search.latest) state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed), strategy->state_dict(), strategy->sharded());
     double steps[] = {double(state.step), -double(state.step)};
     strategy->maximum(steps);
     check<DataError>(steps[0] == -steps[1], run_dir.string(), ": rank ", strategy->rank(), " finds a snapshot of step ", state.step,
@@ -137,7 +138,7 @@ struct Run : Program {
   void save() {
     if (saved_step == trainer->num_steps() || !strategy->can_save()) return;
     saved_step = trainer->num_steps();
-    if (!strategy->is_main()) return;
+    if (!strategy->is_of_main_replica()) return;
     save_snapshot(run_dir, *model, *optimizer,
                   {.step = trainer->num_steps(),
                    .loader = loader->state(),
@@ -147,8 +148,9 @@ struct Run : Program {
                    .strategy = strategy->state_dict(),
                    .train_seconds = train_seconds,
                    .replayed_flops = replayed_flops,
-                   .flops = flops});
-    prune_snapshots(run_dir, config.keep_snapshots);
+                   .flops = flops},
+                  strategy->sharded(), strategy->is_main());
+    if (strategy->is_main()) prune_snapshots(run_dir, config.keep_snapshots);
   }
 
   // One step with its time and cost; nothing at the end of an epoch.
@@ -181,9 +183,11 @@ struct Run : Program {
   // update had begun, or where the policy let infinities into the weights.
   void save_after_non_finite() {
     if (optimizer->num_steps() != trainer->num_steps()) return;
-    for (const NamedTensor& entry : model->state_dict()) {
-      if (count_non_finite(entry.tensor) > 0) return;
-    }
+    double num_non_finite[] = {0};
+    for (const Tensor& parameter : optimizer->parameters()) num_non_finite[0] += double(count_non_finite(parameter));
+    for (const NamedTensor& buffer : model->named_buffers()) num_non_finite[0] += double(count_non_finite(buffer.tensor));
+    if (strategy->sharded()) strategy->sum(num_non_finite);
+    if (num_non_finite[0] > 0) return;
     save();
   }
 
@@ -279,6 +283,8 @@ void write_summary(const Run& run, const RunResult& result) {
     json["outside_arena_bytes"]["on_device"] = others;
     on_device = outside_arena_on_device_report(cuda_pinned_bytes(), others);
   }
+  if (run.device.has_host())
+    json["host_bytes"] = {{"peak", run.device.host().peak_bytes()}, {"reserved", run.device.host().reserved_bytes()}};
   json["bytes_sent_per_step"] = run.sent_in_all.mean();
   json["replayed_flops_share"] = run.replayed_share();
   json["flops"] = run.flops;
@@ -355,7 +361,7 @@ std::shared_ptr<ProcessGroup> group_of(const Config& config, const RunOptions& o
   if (options.group != nullptr) return options.group;
   const Place place = place_from_environment();
   check(place.world_size == 1 || config.strategy != "none", "strategy: a world of ", place.world_size,
-        " ranks needs strategy = \"ddp\" or \"local_sgd\", got \"none\"");
+        " ranks needs strategy = \"ddp\", \"local_sgd\" or \"sharded\", got \"none\"");
   return place.world_size > 1 ? join_group(place, device, GroupOptions::from_environment()) : nullptr;
 }
 

@@ -32,6 +32,8 @@ std::string non_finite_of(const Config& config) {
 
 }  // namespace
 
+bool offloads_parameters(const Config& config) { return config.offload == "parameters" || config.offload == "all"; }
+
 std::string rounding_of(const Config& config) {
   const bool is_narrow = is_16_bit(parameter_dtype(parse_precision(config.precision)));
   return chosen(config.rounding, is_narrow && !config.master_weights ? "stochastic" : "nearest");
@@ -72,9 +74,11 @@ void adapt_to_data(Config& config, const Samples& samples) {
         config.patch_size);
 }
 
-std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device) {
+std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device, NewbornPieces* newborn) {
   const PrecisionScope precision(parse_precision(config.precision));
-  const CreationScope creation({.device = device, .seed = std::uint64_t(config.seed)});
+  CreationOptions creating{.device = device, .seed = std::uint64_t(config.seed)};
+  if (newborn != nullptr) creating.on_parameter = newborn->hook();
+  const CreationScope creation(creating);
   std::shared_ptr<ChainModel> model;
   if (config.model == "gpt2") {
     model = std::make_shared<Gpt2>(Gpt2Config{.vocabulary = config.vocab,
@@ -107,7 +111,7 @@ std::shared_ptr<ChainModel> build_model(const Config& config, const Device& devi
 
 CheckpointPolicy checkpoint_policy(const Config& config, const ChainModel& model) {
   check(config.checkpoint != "budget", "checkpoint: a budget has to be turned into regions first (train/budget/budget.h)");
-  CheckpointPolicy policy{.levels = int(config.checkpoint_levels), .keep = config.checkpoint_keep, .certify = config.certify};
+  CheckpointPolicy policy{.levels = int(config.checkpoint_levels), .keep = config.checkpoint_keep, .certify = config.certify, .offload = config.offload == "boundaries" || config.offload == "all"};
   if (config.checkpoint != "custom") {
     policy.kind = CheckpointPolicy::parse_kind(config.checkpoint);
     return policy;
@@ -127,8 +131,11 @@ std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_pt
                                                                               .chunk_rows = config.loss_chunk});
 }
 
-std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model) {
-  std::vector<ParameterGroup> groups = make_groups(model.named_parameters(), config.weight_decay);
+std::vector<ParameterGroup> parameter_groups(const Config& config, const Module& model) {
+  return make_groups(model.named_parameters(), config.weight_decay);
+}
+
+std::unique_ptr<Optimizer> build_optimizer(const Config& config, std::vector<ParameterGroup> groups) {
   const AdamOptions adam{.beta1 = config.betas[0], .beta2 = config.betas[1], .eps = config.eps};
   const UpdateOptions update{.rounding = rounding_of(config) == "stochastic" ? Rounding::stochastic : Rounding::nearest,
                              .state = config.optimizer_state == "f32" ? StateDType::f32 : StateDType::same_as_parameter,

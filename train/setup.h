@@ -2,6 +2,7 @@
 #pragma once
 
 #include <refrain/data/samples.h>
+#include <refrain/dist/newborn_pieces.h>
 #include <refrain/models/chain_model.h>
 #include <refrain/train/config.h>
 #include <refrain/train/model_loss.h>
@@ -17,7 +18,8 @@ std::shared_ptr<const Samples> load_samples(const Config& config, Split split);
 void adapt_to_data(Config& config, const Samples& samples);
 
 // The model with its initial values, parameters frozen as the configuration says.
-std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device = Device::cpu());
+// `newborn` may take the parameters elsewhere as they are made.
+std::shared_ptr<ChainModel> build_model(const Config& config, const Device& device = Device::cpu(), NewbornPieces* newborn = nullptr);
 
 // The regions that the configuration puts over the model's blocks. Throws InvalidArgument for parts the model cannot have, and
 // for a budget, which choose_budget() (train/budget/budget.h) turns into parts.
@@ -27,8 +29,13 @@ CheckpointPolicy checkpoint_policy(const Config& config, const ChainModel& model
 // evaluations compare.
 std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_ptr<ChainModel> model);
 
+// The model's parameters that are trained, with the configuration's decay.
+std::vector<ParameterGroup> parameter_groups(const Config& config, const Module& model);
 // "auto" in rounding, loss_scale and non_finite means what the precision calls for; a run's config.toml keeps the word.
-std::unique_ptr<Optimizer> build_optimizer(const Config& config, const Module& model);
+std::unique_ptr<Optimizer> build_optimizer(const Config& config, std::vector<ParameterGroup> groups);
+
+// Whether parameters and optimizer state live in host memory.
+bool offloads_parameters(const Config& config);
 
 // What "auto" in rounding means: nearest or stochastic.
 std::string rounding_of(const Config& config);

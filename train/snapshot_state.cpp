@@ -19,24 +19,64 @@ constexpr const char* kStrategyFile = "strategy.safetensors";
 constexpr const char* kStateFile = "trainer.json";
 constexpr int kFormat = 2;
 
+// A tensor of a snapshot: itself, or this rank's piece of it.
+struct Part {
+  std::string name;
+  Tensor tensor;
+  const Sharded::Shard* shard = nullptr;  // that it is a piece of, or the state of
+
+  const Shape& whole() const { return shard != nullptr ? shard->whole : tensor.shape(); }
+  std::int64_t first() const { return shard != nullptr ? shard->first : 0; }
+};
+
+// The parts of a state; what belongs to a parameter is named by it and a word more, such as `blocks.0.fc1.weight.mean`.
+std::vector<Part> parts_of(const std::vector<NamedTensor>& tensors, const Sharded* sharded) {
+  std::vector<Part> parts;
+  for (const NamedTensor& entry : tensors) {
+    const Sharded::Shard* shard = nullptr;
+    if (sharded != nullptr) shard = sharded->find(entry.name.substr(0, entry.name.rfind('.')));
+    parts.push_back({entry.name, entry.tensor, shard});
+  }
+  return parts;
+}
+
+std::vector<Part> parts_of(const Module& model, const Sharded* sharded) {
+  std::vector<Part> parts;
+  for (const NamedTensor& entry : model.state_dict()) {
+    const Sharded::Shard* shard = sharded != nullptr ? sharded->find(entry.name) : nullptr;
+    parts.push_back({entry.name, shard != nullptr ? shard->piece : entry.tensor, shard});
+  }
+  return parts;
+}
+
+std::vector<StoredTensor> stored(const std::vector<Part>& parts, Sharded* sharded) {
+  std::vector<StoredTensor> tensors;
+  for (const Part& part : parts) {
+    tensors.push_back({part.name, part.tensor.dtype(), part.whole(), [part, sharded] {
+                         return part.shard != nullptr ? sharded->gathered(*part.shard, part.tensor) : part.tensor;
+                       }});
+  }
+  return tensors;
+}
+
 // Throws DataError unless the file has exactly these tensors, up to the floating dtype if that may differ.
-void check_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors, OtherPrecision other) {
+void check_all(const SafetensorsFile& file, const std::vector<Part>& parts, OtherPrecision other) {
   std::string problems;
-  const auto add = [&](const auto&... parts) { problems += concat(problems.empty() ? "" : "; ", parts...); };
+  const auto add = [&](const auto&... words) { problems += concat(problems.empty() ? "" : "; ", words...); };
   std::map<std::string_view, bool> expected;
   std::string other_precision;
   int num_others = 0;
-  for (const NamedTensor& entry : tensors) {
-    expected[entry.name] = true;
-    const SafetensorsFile::Entry* found = file.find(entry.name);
-    const DType dtype = entry.tensor.dtype();
+  for (const Part& part : parts) {
+    expected[part.name] = true;
+    const SafetensorsFile::Entry* found = file.find(part.name);
+    const DType dtype = part.tensor.dtype();
     if (!found) {
-      add("'", entry.name, "' is missing");
-    } else if (found->shape == entry.tensor.shape() && found->dtype != dtype && is_floating(found->dtype) && is_floating(dtype)) {
+      add("'", part.name, "' is missing");
+    } else if (found->shape == part.whole() && found->dtype != dtype && is_floating(found->dtype) && is_floating(dtype)) {
       if (other == OtherPrecision::refuse && num_others++ == 0)
-        other_precision = concat("'", entry.name, "' is ", found->dtype, ", expected ", dtype);
-    } else if (found->shape != entry.tensor.shape() || found->dtype != dtype) {
-      add("'", entry.name, "': expected ", dtype, " ", entry.tensor.shape(), ", found ", found->dtype, " ", found->shape);
+        other_precision = concat("'", part.name, "' is ", found->dtype, ", expected ", dtype);
+    } else if (found->shape != part.whole() || found->dtype != dtype) {
+      add("'", part.name, "': expected ", dtype, " ", part.whole(), ", found ", found->dtype, " ", found->shape);
     }
   }
   for (const SafetensorsFile::Entry& entry : file.entries())
@@ -47,14 +87,29 @@ void check_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tens
 }
 
 // Every tensor of a file that was checked into the tensor of its name.
-void read_all(const SafetensorsFile& file, const std::vector<NamedTensor>& tensors, OtherPrecision other) {
-  for (const NamedTensor& entry : tensors) file.read_into(entry.name, entry.tensor.without_autograd(), other);
+void read_all(const SafetensorsFile& file, const std::vector<Part>& parts, OtherPrecision other) {
+  for (const Part& part : parts) file.read_part_into(part.name, part.first(), part.tensor.without_autograd(), other);
 }
 
 }  // namespace
 
-void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state) {
+void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state, Sharded* sharded,
+                   bool writes) {
   const OptimizerState optimizer_state = optimizer.state_dict();
+  struct File {
+    const char* name;
+    std::vector<StoredTensor> tensors;
+  };
+  std::vector<File> files{{kModelFile, stored(parts_of(model, sharded), sharded)},
+                          {kOptimizerFile, stored(parts_of(optimizer_state.tensors, sharded), sharded)}};
+  if (!state.strategy.tensors.empty()) files.push_back({kStrategyFile, stored(parts_of(state.strategy.tensors, sharded), sharded)});
+  if (!writes) {
+    for (File& file : files) {
+      sort_as_stored(file.tensors);
+      for (const StoredTensor& tensor : file.tensors) tensor.values();
+    }
+    return;
+  }
   nlohmann::ordered_json json;
   json["format"] = kFormat;
   json["step"] = state.step;
@@ -70,22 +125,21 @@ void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer
   if (!state.strategy.scalars.empty()) json["strategy"] = state.strategy.scalars;
 
   SnapshotWriter writer(snapshot_directory(run_dir, state.step));
-  writer.add(kModelFile, [&](FileWriter& file) { write_safetensors(file, model.state_dict()); });
-  writer.add(kOptimizerFile, [&](FileWriter& file) { write_safetensors(file, optimizer_state.tensors); });
-  if (!state.strategy.tensors.empty())
-    writer.add(kStrategyFile, [&](FileWriter& file) { write_safetensors(file, state.strategy.tensors); });
+  for (File& each : files)
+    writer.add(each.name, [&](FileWriter& file) { write_safetensors(file, std::move(each.tensors)); });
   writer.add(kStateFile, [&](FileWriter& file) { file.write(json.dump(2) + "\n"); });
   writer.commit();
 }
 
 void load_model(const fs::path& snapshot, Module& model) {
   const SafetensorsFile file(snapshot / kModelFile);
-  check_all(file, model.state_dict(), OtherPrecision::convert);
-  read_all(file, model.state_dict(), OtherPrecision::convert);
+  const std::vector<Part> parts = parts_of(model, nullptr);
+  check_all(file, parts, OtherPrecision::convert);
+  read_all(file, parts, OtherPrecision::convert);
 }
 
 TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed,
-                           const OptimizerState& strategy) {
+                           const OptimizerState& strategy, Sharded* sharded) {
   const fs::path path = snapshot / kStateFile;
   TrainerState state;
   OptimizerState optimizer_state = optimizer.state_dict();
@@ -107,16 +161,18 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
   }
   check(state.seed == seed, "seed: the snapshot ", snapshot.string(), " was made with ", state.seed, ", got ", seed);
   const SafetensorsFile model_file(snapshot / kModelFile), optimizer_file(snapshot / kOptimizerFile);
-  check_all(model_file, model.state_dict(), OtherPrecision::refuse);
-  check_all(optimizer_file, optimizer_state.tensors, OtherPrecision::refuse);
+  const std::vector<Part> model_parts = parts_of(model, sharded), optimizer_parts = parts_of(optimizer_state.tensors, sharded);
+  check_all(model_file, model_parts, OtherPrecision::refuse);
+  check_all(optimizer_file, optimizer_parts, OtherPrecision::refuse);
   if (!state.strategy.scalars.empty() && !strategy.tensors.empty()) {
     const SafetensorsFile strategy_file(snapshot / kStrategyFile);
-    check_all(strategy_file, strategy.tensors, OtherPrecision::refuse);
-    read_all(strategy_file, strategy.tensors, OtherPrecision::refuse);
+    const std::vector<Part> strategy_parts = parts_of(strategy.tensors, sharded);
+    check_all(strategy_file, strategy_parts, OtherPrecision::refuse);
+    read_all(strategy_file, strategy_parts, OtherPrecision::refuse);
     state.strategy.tensors = strategy.tensors;
   }
-  read_all(model_file, model.state_dict(), OtherPrecision::refuse);
-  read_all(optimizer_file, optimizer_state.tensors, OtherPrecision::refuse);
+  read_all(model_file, model_parts, OtherPrecision::refuse);
+  read_all(optimizer_file, optimizer_parts, OtherPrecision::refuse);
   optimizer.load_state(optimizer_state);
   return state;
 }

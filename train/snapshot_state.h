@@ -3,6 +3,7 @@
 #pragma once
 
 #include <refrain/data/loader.h>
+#include <refrain/dist/sharded.h>
 #include <refrain/nn/module.h>
 #include <refrain/optim/optimizer.h>
 
@@ -23,8 +24,10 @@ struct TrainerState {
   double replayed_flops = 0, flops = 0; // of the training steps so far
 };
 
-// Writes the snapshot directory RUN/snapshots/step-N, whole or not at all. Throws StorageError.
-void save_snapshot(const std::filesystem::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state);
+// Writes the snapshot directory RUN/snapshots/step-N, whole or not at all. Throws StorageError. Of a model in pieces every rank of
+// the replica calls it, and tensors are gathered one at a time; only the one that `writes` touches the disk.
+void save_snapshot(const std::filesystem::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state,
+                   Sharded* sharded = nullptr, bool writes = true);
 
 // Reads parameters and buffers alone, converted where the model has another floating dtype, block by block: no second
 // tensor is made. Throws DataError, before anything is changed, naming what is missing, unexpected or of another shape.
@@ -33,8 +36,9 @@ void load_model(const std::filesystem::path& snapshot, Module& model);
 
 // Reads all of it into model and optimizer. `seed` must be the one the snapshot was made with. Throws DataError, before
 // anything is changed, as load_model does, and for another precision than the snapshot's, as bits would differ.
-// Tensors of `strategy` are read in place, its numbers come back in the state; those of another strategy are left unread.
+// Tensors of `strategy` are read in place, its numbers come back in the state; those of another strategy are left unread. Of a
+// model in pieces each rank reads its own.
 TrainerState load_snapshot(const std::filesystem::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed,
-                           const OptimizerState& strategy = {});
+                           const OptimizerState& strategy = {}, Sharded* sharded = nullptr);
 
 }  // namespace refrain

@@ -1,194 +1,161 @@
 #include <refrain/train/strategy.h>
 
 #include <refrain/core/check.h>
-#include <refrain/core/memory/layout.h>
-#include <refrain/dist/data_parallel.h>
-#include <refrain/dist/local_sgd.h>
 #include <refrain/train/setup.h>
+#include <refrain/train/strategies.h>
 
 #include <algorithm>
-#include <map>
-#include <optional>
+#include <cmath>
+#include <limits>
+#include <numeric>
 
 namespace refrain {
 
+namespace detail {
+
 namespace {
 
-// Numbers that ranks exchange beside gradients.
-class Together : public Strategy {
- public:
-  explicit Together(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  int rank() const override { return group_->rank(); }
-  int world_size() const override { return group_->world_size(); }
-  std::int64_t bytes_sent() const override { return group_->bytes_sent(); }
-  void begin_step(std::int64_t step) override {
-    step_ = step;
-    look_about();
+StageParameters stage_parameters(const ChainModel& model) {
+  StageParameters stages;
+  for (const std::shared_ptr<Stage>& stage : model.stages()) {
+    const auto* module = dynamic_cast<const Module*>(stage.get());
+    check(module != nullptr, "sharded: stage '", stage->name(), "' is no module: which parameters it reads is not known");
+    stages.emplace_back();
+    for (NamedTensor parameter : module->named_parameters()) {
+      parameter.name = concat(stage->name(), ".", parameter.name);
+      stages.back().push_back(std::move(parameter));
+    }
   }
-  void look_about() override { group_->set_step(step_); }
-  void sum(std::span<double> values) override { reduce(values, ReduceOp::sum); }
-  void maximum(std::span<double> values) override { reduce(values, ReduceOp::max); }
-
- protected:
-  void reduce(std::span<double> values, ReduceOp op) {
-    const KindScope kind(MemoryKind::communication);
-    const ModuleScope root(ModulePath::root()), module("numbers");
-    const Tensor numbers = empty({std::int64_t(values.size())}, DType::f64, group_->device());
-    if (numbers.has_bytes()) set_bytes(numbers, std::as_bytes(values));
-    group_->all_reduce(numbers, op).wait();
-    if (!numbers.has_bytes()) return;
-    const std::vector<double> result = numbers.to_vector<double>();
-    std::copy(result.begin(), result.end(), values.begin());
-  }
-
-  std::shared_ptr<ProcessGroup> group_;
-
- private:
-  std::int64_t step_ = -1;  // before the first
-};
-
-// In the first step buckets are of the parameters' order, in the second the ranks agree on another.
-std::string section_of(const DataParallel& ddp) {
-  return ddp.num_updates() == 0 ? ", first buckets" : ddp.num_updates() == 1 ? ", new buckets" : "";
+  return stages;
 }
 
-class DataParallelStrategy final : public Together {
- public:
-  DataParallelStrategy(std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer,
-                       const DataParallelOptions& options)
-      : Together(std::move(group)), ddp_(*group_, model.state_dict(), optimizer.parameters(), options) {
-    optimizer.reset_masters();
-  }
-  BackwardOptions reduced(BackwardOptions then) override { return ddp_.options(std::move(then)); }
-  void finish_backward() override { ddp_.finish(); }
-  void abandon_backward() override { ddp_.abandon(); }
-  std::string section() const override { return section_of(ddp_); }
-  bool will_change() const override { return ddp_.will_change(); }
+ShardLevel level_of(const Config& config) {
+  if (config.strategy != "sharded" || config.sharded == "full") return ShardLevel::full;
+  return config.sharded == "gradients" ? ShardLevel::gradients : ShardLevel::optimizer;
+}
 
-  // Asked now, answered with the next step's numbers: no message of its own.
-  void sum(std::span<double> values) override {
-    std::vector<double> all(values.begin(), values.end());
-    all.push_back(is_asked_ ? 1 : 0);
-    Together::sum(all);
-    std::copy(all.begin(), all.end() - 1, values.begin());
-    stops_ = all.back() > 0;
-  }
-  bool stops(bool is_asked) override {
-    is_asked_ = is_asked;
-    return stops_;
-  }
-
- private:
-  DataParallel ddp_;
-  bool is_asked_ = false, stops_ = false;
-};
-
-class LocalSgdStrategy final : public Together {
- public:
-  LocalSgdStrategy(std::shared_ptr<ProcessGroup> group, const Module& model, Optimizer& optimizer, const LocalSgdOptions& options,
-                   std::int64_t warmup_steps)
-      : Together(std::move(group)), num_warmup_(warmup_steps), averaging_(*group_, model.state_dict(), optimizer, options) {
-    if (num_warmup_ > 0)
-      ddp_.emplace(*group_, std::vector<NamedTensor>(), optimizer.parameters(),
-                   DataParallelOptions{.bucket_bytes = options.bucket_bytes, .op = ReduceOp::sum});
-  }
-  bool is_together() const override { return num_steps_ < num_warmup_; }
-  // The mean over the ranks of gradients weighted so is the gradient of the whole window.
-  double loss_factor(const Loader::Upcoming& window) const override {
-    if (is_together()) return Strategy::loss_factor(window);
-    return window.all_targets > 0 ? double(world_size()) / double(window.all_targets) : 0;
-  }
-  BackwardOptions reduced(BackwardOptions then) override { return is_together() ? ddp_->options(std::move(then)) : then; }
-  void finish_backward() override {
-    if (is_together()) ddp_->finish();
-  }
-  void abandon_backward() override {
-    if (is_together()) ddp_->abandon();
-  }
-  std::string section() const override { return is_together() ? concat(", warm-up", section_of(*ddp_)) : ""; }
-  bool will_change() const override { return is_together(); }
-
-  void end_step(GradScaler& scaler) override {
-    const bool was_together = is_together();
-    ++num_steps_;
-    can_save_ = was_together;
-    if (was_together) return;
-    begin_section(group_->device(), "averaging");
-    if (!averaging_.step()) return;
-    agree(scaler);
-    can_save_ = true;
-  }
-  void finish(GradScaler& scaler) override {
-    if (averaging_.num_steps_since() == 0) return;
-    begin_section(group_->device(), "averaging");
-    averaging_.finish();
-    agree(scaler);
-    can_save_ = true;
-  }
-  // Ranks meet at averagings alone.
-  bool stops(bool is_asked) override {
-    is_asked_ = is_asked_ || is_asked;
-    return can_save_ && stops_;
-  }
-  bool can_save() const override { return can_save_; }
-
-  OptimizerState state_dict() const override {
-    OptimizerState state = averaging_.state_dict();
-    state.scalars["num_steps"] = double(num_steps_);
-    return state;
-  }
-  void load_state(const OptimizerState& state) override {
-    averaging_.load_state(state);
-    const auto steps = state.scalars.find("num_steps");
-    num_steps_ = steps != state.scalars.end() ? std::int64_t(steps->second) : 0;
-  }
-
- private:
-  // The lowest loss scale of all ranks; and whether to stop.
-  void agree(GradScaler& scaler) {
-    double values[] = {-scaler.scale(), is_asked_ ? 1.0 : 0.0};
-    maximum(values);
-    stops_ = values[1] > 0;
-    if (!group_->device().has_bytes() || -values[0] == scaler.scale()) return;
-    std::map<std::string, double> state = scaler.state_dict();
-    state["scale"] = -values[0];
-    scaler.load_state(state);
-  }
-
-  std::int64_t num_warmup_, num_steps_ = 0;
-  LocalSgd averaging_;
-  std::optional<DataParallel> ddp_;
-  bool is_asked_ = false, stops_ = false, can_save_ = true;
-};
-
-LocalSgdOptions local_sgd_options(const Config& config) {
-  return {.steps = config.local_steps,
-          .bucket_bytes = config.bucket_bytes.value,
-          .state = config.local_state == "average" ? StatePolicy::average
-                   : config.local_state == "reset" ? StatePolicy::reset
-                                                   : StatePolicy::keep,
-          .rounding = rounding_of(config) == "stochastic" ? Rounding::stochastic : Rounding::nearest,
-          .seed = std::uint64_t(config.seed),
-          .outer_lr = config.outer_lr,
-          .outer_momentum = config.outer_momentum};
+// Ranks that share one copy of the model.
+int replica_size(const Config& config, int world_size) {
+  const int asked = int(config.shard_ranks);
+  if (config.strategy == "sharded") return asked == 0 ? world_size : asked;
+  return config.strategy == "local_sgd" ? std::max(asked, 1) : 1;
 }
 
 }  // namespace
 
-std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model,
-                                         Optimizer& optimizer) {
-  if (config.strategy == "none") {
-    check(group == nullptr || group->world_size() == 1, "strategy: a world of ", group ? group->world_size() : 1,
-          " ranks needs strategy = \"ddp\" or \"local_sgd\", got \"none\"");
-    return std::make_unique<Strategy>();
-  }
-  check(group != nullptr, "strategy: ", config.strategy, " needs a process group");
+Shards::Shards(const Config& config, std::shared_ptr<ProcessGroup> of_world, const ChainModel& model, int replica_size, bool reduces_across,
+               NewbornPieces* newborn)
+    : world(std::move(of_world)) {
+  const int size = world->world_size(), rank = world->rank();
+  check(size % replica_size == 0, "shard_ranks: expected a divisor of the ", size, " ranks, got ", replica_size);
+  std::vector<int> neighbours(std::size_t(replica_size), 0), same_pieces;
+  std::iota(neighbours.begin(), neighbours.end(), rank / replica_size * replica_size);
+  for (int other = rank % replica_size; other < size; other += replica_size) same_pieces.push_back(other);
+  const auto among = [&](const std::vector<int>& ranks) -> std::shared_ptr<ProcessGroup> {
+    if (int(ranks.size()) == size) return world;
+    return ranks.size() == 1 ? single_group(world->device()) : world->split(ranks);
+  };
+  inner = among(neighbours);
+  across = among(same_pieces);
   // Weighted by the targets of all ranks, gradients add up.
-  if (config.strategy == "ddp")
-    return std::make_unique<DataParallelStrategy>(
-        std::move(group), model, optimizer,
-        DataParallelOptions{.bucket_bytes = config.bucket_bytes.value, .op = ReduceOp::sum, .compression = gradient_dtype(config)});
-  return std::make_unique<LocalSgdStrategy>(std::move(group), model, optimizer, local_sgd_options(config), config.local_warmup);
+  sharded = std::make_unique<Sharded>(*inner, stage_parameters(model),
+                                      ShardedOptions{.level = level_of(config),
+                                                     .is_offloaded = offloads_parameters(config),
+                                                     .op = ReduceOp::sum,
+                                                     .across = reduces_across && across->world_size() > 1 ? across.get() : nullptr,
+                                                     .newborn = newborn});
+}
+
+void Together::reduce(ProcessGroup& group, std::span<double> values, ReduceOp op) {
+  if (group.world_size() == 1) return;
+  const KindScope kind(MemoryKind::communication);
+  const ModuleScope root(ModulePath::root()), module("numbers");
+  const Tensor numbers = empty({std::int64_t(values.size())}, DType::f64, group.device());
+  if (numbers.has_bytes()) set_bytes(numbers, std::as_bytes(values));
+  group.all_reduce(numbers, op).wait();
+  if (!numbers.has_bytes()) return;
+  const std::vector<double> result = numbers.to_vector<double>();
+  std::copy(result.begin(), result.end(), values.begin());
+}
+
+void Together::begin_step(std::int64_t step) {
+  step_ = step;
+  look_about();
+}
+
+void Together::sum_of_replica(std::span<double> values) {
+  if (is_together()) sum(values);
+  else if (shards_) reduce(*shards_->inner, values, ReduceOp::sum);
+}
+
+std::int64_t Together::bytes_sent() const {
+  std::int64_t bytes = group_->bytes_sent();
+  if (!shards_) return bytes;
+  for (const std::shared_ptr<ProcessGroup>& part : {shards_->inner, shards_->across})
+    if (part != nullptr && part != group_) bytes += part->bytes_sent();
+  return bytes;
+}
+
+std::vector<ParameterGroup> Together::pieces_of(std::vector<ParameterGroup> groups) const {
+  return shards_ ? shards_->sharded->pieces_of(std::move(groups)) : groups;
+}
+
+std::shared_ptr<void> Together::pass(const std::string& key) {
+  if (!shards_) return nullptr;
+  is_new_pass_ = !key.empty() && !shards_->sharded->knows(key);
+  return std::make_shared<Sharded::Pass>(*shards_->sharded, key);
+}
+
+BackwardOptions Together::accumulated() { return shards_ ? shards_->sharded->options({}, false) : Strategy::accumulated(); }
+
+void Together::agree(double& norm, std::int64_t& first_non_finite) {
+  if (!shards_) return;
+  double square[] = {norm * norm};
+  reduce(*shards_->inner, square, ReduceOp::sum);
+  if (shards_->inner->world_size() > 1) norm = std::sqrt(square[0]);
+  StepCounts counts{.first_non_finite = first_non_finite};
+  agree(counts);
+  first_non_finite = counts.first_non_finite;
+}
+
+void Together::agree(StepCounts& counts) {
+  if (!shards_) return;
+  constexpr double kNone = std::numeric_limits<double>::max();
+  double first[] = {counts.first_non_finite < 0 ? -kNone : -double(counts.first_non_finite)};
+  reduce(*shards_->inner, first, ReduceOp::max);
+  counts.first_non_finite = first[0] == -kNone ? -1 : std::int64_t(-first[0]);
+  double sums[] = {counts.lost_updates, counts.updated_elements};
+  reduce(*shards_->inner, sums, ReduceOp::sum);
+  counts.lost_updates = sums[0];
+  counts.updated_elements = sums[1];
+}
+
+}  // namespace detail
+
+std::unique_ptr<NewbornPieces> newborn_pieces(const Config& config, const Device& device, int rank, int world_size) {
+  const int replica = detail::replica_size(config, world_size);
+  if (detail::level_of(config) != ShardLevel::full || (replica <= 1 && !offloads_parameters(config))) return nullptr;
+  return std::make_unique<NewbornPieces>(offloads_parameters(config) ? device.host() : device, rank % replica, replica);
+}
+
+std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const ChainModel& model,
+                                         NewbornPieces* newborn) {
+  using namespace detail;
+  const int world_size = group ? group->world_size() : 1;
+  const bool is_offloaded = offloads_parameters(config);
+  check(config.strategy != "none" || world_size == 1, "strategy: a world of ", world_size,
+        " ranks needs strategy = \"ddp\", \"local_sgd\" or \"sharded\", got \"none\"");
+  if (config.strategy == "none" && !is_offloaded) return std::make_unique<Strategy>();
+  check(group != nullptr, "strategy: ", config.strategy, " needs a process group");
+  const int replica = replica_size(config, world_size);
+  if (config.strategy == "local_sgd") {
+    std::unique_ptr<Shards> shards;
+    if (replica > 1 || is_offloaded) shards = std::make_unique<Shards>(config, group, model, replica, false, newborn);
+    return local_sgd_strategy(config, std::move(group), std::move(shards), model);
+  }
+  if (config.strategy == "ddp" && !is_offloaded) return data_parallel_strategy(config, std::move(group), model);
+  auto shards = std::make_unique<Shards>(config, group, model, replica, true, newborn);
+  return sharded_strategy(std::move(group), std::move(shards));
 }
 
 }  // namespace refrain

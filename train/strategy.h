@@ -5,7 +5,8 @@
 #include <refrain/autograd/tape.h>
 #include <refrain/data/loader.h>
 #include <refrain/dist/process_group.h>
-#include <refrain/nn/module.h>
+#include <refrain/dist/sharded.h>
+#include <refrain/models/chain_model.h>
 #include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/optimizer.h>
 #include <refrain/train/config.h>
@@ -14,6 +15,12 @@
 #include <span>
 
 namespace refrain {
+
+// What an update has left behind, of this rank's pieces at first.
+struct StepCounts {
+  std::int64_t first_non_finite = -1;  // parameter
+  double lost_updates = 0, updated_elements = 0;
+};
 
 class Strategy {
  public:
@@ -25,6 +32,8 @@ class Strategy {
   virtual int rank() const { return 0; }
   virtual int world_size() const { return 1; }
   bool is_main() const { return rank() == 0; }
+  // Whether this rank has a part of the copy of the model that snapshots are made of.
+  virtual bool is_of_main_replica() const { return is_main(); }
 
   // The next step is this one, for messages.
   virtual void begin_step(std::int64_t) {}
@@ -33,6 +42,16 @@ class Strategy {
   // Whether all ranks make this step with the same gradients, losses and loss scale. Otherwise each decides alone, and a step
   // counts although it was left out.
   virtual bool is_together() const { return true; }
+  // A step's parameters may be pieces of the model's: what an optimizer is built with. attach() makes it known, once.
+  virtual std::vector<ParameterGroup> pieces_of(std::vector<ParameterGroup> groups) const { return groups; }
+  virtual void attach(Optimizer&) {}
+  // Null where every rank has all of every parameter on the device.
+  virtual Sharded* sharded() const { return nullptr; }
+  // Whether a rank that has fewer micro-batches than others goes through blank ones, as parameters are gathered from all.
+  virtual bool needs_all_ranks() const { return false; }
+  // Parameters are there for the model's stages while the result lives; see Sharded::Pass.
+  virtual std::shared_ptr<void> pass(const std::string& /*key*/) { return nullptr; }
+
   // Makes of a window's sum of losses what is gone backward from: every target of all ranks has the same weight.
   virtual double loss_factor(const Loader::Upcoming& window) const {
     return window.all_targets > 0 ? 1.0 / double(window.all_targets) : 0;
@@ -41,12 +60,20 @@ class Strategy {
   // For the last backward of a step: `then` hears of gradients that are those of all ranks. Afterwards, or on a rank without a
   // micro-batch, finish_backward() once; abandon_backward() after an exception that all ranks meet.
   virtual BackwardOptions reduced(BackwardOptions then) { return then; }
+  // Likewise for the backwards before it.
+  virtual BackwardOptions accumulated() { return {.is_last = false}; }
   virtual void finish_backward() {}
   virtual void abandon_backward() {}
 
   // Over all ranks, on every rank; they must all call it.
   virtual void sum(std::span<double>) {}
   virtual void maximum(std::span<double>) {}
+  // Over the ranks that make this step with one copy of the model: all, or a replica's, or this one alone.
+  virtual void sum_of_replica(std::span<double>) {}
+  // Makes of what this rank's pieces say what the replica's say: the norm of their gradients and the first parameter with one that
+  // is not finite; and likewise after the update.
+  virtual void agree(double& /*norm*/, std::int64_t& /*first_non_finite*/) {}
+  virtual void agree(StepCounts&) {}
 
   // After every step, applied or not. May change parameters, optimizer state and loss scale.
   virtual void end_step(GradScaler&) {}
@@ -69,9 +96,14 @@ class Strategy {
   virtual void load_state(const OptimizerState&) {}
 };
 
-// As config.strategy says. Broadcasts rank 0's parameters and buffers. Throws InvalidArgument for several ranks without a
-// strategy, and for what does not go together.
-std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const Module& model,
-                                         Optimizer& optimizer);
+// As config.strategy, sharded, shard_ranks and offload say. Rank 0's parameters and buffers go to everybody, here or in attach().
+// `group` may be null in a world of one. Throws InvalidArgument for several ranks without a strategy, and for what does not go
+// together.
+// `newborn` has the pieces of parameters that are evicted already.
+std::unique_ptr<Strategy> build_strategy(const Config& config, std::shared_ptr<ProcessGroup> group, const ChainModel& model,
+                                         NewbornPieces* newborn = nullptr);
+
+// What takes a model's parameters to their places as they are made; null where they stay where they are.
+std::unique_ptr<NewbornPieces> newborn_pieces(const Config& config, const Device& device, int rank, int world_size);
 
 }  // namespace refrain

@@ -89,13 +89,25 @@ LayerwiseWindow Trainer::forward_layerwise(const Loader::Upcoming& window) {
         " batches, it holds ", loader_.num_held());
   optimizer_.zero_grad();  // of a window that an exception broke off
   std::vector<Batch> batches;
-  for (std::int64_t i = 0; i < window.batches; ++i) batches.push_back(*loader_.next());
+  for (std::int64_t i = 0; i < num_batches(window); ++i) batches.push_back(next_batch(window, i));
   random_state().seed = options_.seed;
   return {*options_.layerwise, std::move(batches), {std::uint32_t(num_steps_), window.first}, strategy_->loss_factor(window), scaler_.scale()};
 }
 
+std::int64_t Trainer::num_batches(const Loader::Upcoming& window) const {
+  // The first rank has as many as any.
+  return strategy_->needs_all_ranks() ? std::min(options_.accumulate, window.all_batches) : window.batches;
+}
+
+Batch Trainer::next_batch(const Loader::Upcoming& window, std::int64_t index) {
+  if (index < window.batches) return *loader_.next();
+  if (window.batches == 0 && index == 0) loader_.skip();
+  return loader_.blank();
+}
+
 void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, const Announcements& announcements) {
-  if (window.batches == 0) {
+  const std::int64_t batches = num_batches(window);
+  if (batches == 0) {
     optimizer_.zero_grad();
     if (announcements) announcements();
     loader_.skip();
@@ -107,22 +119,23 @@ void Trainer::run_window(const Loader::Upcoming& window, StepResult& result, con
   }
   optimizer_.zero_grad();  // of a window that an exception broke off
   std::int64_t samples_before = window.first, first_size = 0;
-  for (std::int64_t i = 0; i < window.batches; ++i) {
+  for (std::int64_t i = 0; i < batches; ++i) {
     strategy_->look_about();
-    const std::optional<Batch> batch = loader_.next();
-    if (i == 0) first_size = batch->size;
-    begin_section(batch->input.device(), section_of(window, i, first_size) + strategy_->section());
+    const Batch batch = next_batch(window, i);
+    if (i == 0) first_size = batch.size;
+    begin_section(batch.input.device(), (batch.is_blank ? "blank" : section_of(window, i, first_size)) + strategy_->section());
     random_state().seed = options_.seed;
     set_random_position(std::uint32_t(num_steps_), samples_before);
-    const BatchLoss loss = loss_(*batch, strategy_->loss_factor(window));
-    adder_to(result)(loss);
-    const bool is_last = i + 1 == window.batches;
+    const BatchLoss loss = loss_(batch, batch.is_blank ? 0 : strategy_->loss_factor(window));
+    if (!batch.is_blank) adder_to(result)(loss);
+    const bool is_last = i + 1 == batches;
     BackwardOptions backward_options;
-    if (is_last && announcements) backward_options = announcements();
-    backward_options.is_last = is_last;
+    if (!announcements) backward_options.is_last = is_last;
+    else backward_options = is_last ? announcements() : strategy_->accumulated();
     if (scaler_.scale() != 1) backward_options.grad_out = full(loss.loss.shape(), scaler_.scale(), loss.loss.dtype(), loss.loss.device());
     backward(loss.loss, std::move(backward_options));
-    samples_before += batch->size;
+    if (!is_last && announcements) strategy_->finish_backward();
+    samples_before += batch.size;
   }
 }
 
@@ -134,8 +147,11 @@ void Trainer::share(const Loader::Upcoming& window, StepResult& result) {
     result.correct = std::int64_t(sums[1]);
     result.targets = window.all_targets;
   } else {
-    result.loss /= strategy_->loss_factor(window) * double(std::max<std::int64_t>(window.targets, 1));
-    result.targets = window.targets;
+    double sums[] = {result.loss, double(result.correct), double(window.targets)};
+    strategy_->sum_of_replica(sums);
+    result.loss = sums[0] / (strategy_->loss_factor(window) * std::max(sums[2], 1.0));
+    result.correct = std::int64_t(sums[1]);
+    result.targets = std::int64_t(sums[2]);
   }
 }
 
@@ -154,13 +170,14 @@ void Trainer::step_without_batch(StepResult& result) {
 std::string Trainer::first_non_finite(const LoaderState& start, const Loader::Upcoming& window) {
   loader_.set_state(start);
   FiniteWatch watch;
-  if (options_.layerwise != nullptr && options_.fused_update && window.batches > 0) {
+  if (options_.layerwise != nullptr && options_.fused_update && num_batches(window) > 0) {
     GradMeasure measure(optimizer_);  // gradients of one stage at a time fit into memory
-    forward_layerwise(window).backward({.announcements = [&] { return measure.options(); }});
+    forward_layerwise(window).backward({.announcements = [&] { return strategy_->sharded() ? strategy_->reduced(measure.options()) : measure.options(); }});
   } else {
     StepResult ignored;
-    run_window(window, ignored, {});
+    run_window(window, ignored, strategy_->sharded() ? Announcements([&] { return strategy_->reduced({}); }) : Announcements());
   }
+  if (strategy_->sharded()) strategy_->finish_backward();
   return watch.finding() ? to_text(*watch.finding()) : "no single op is to blame";
 }
 
@@ -194,8 +211,10 @@ std::optional<StepResult> Trainer::step() {
   const Loader::Upcoming window = loader_.upcoming(options_.accumulate);
   // What allocates the same has one name (core/memory/layout.h): a whole window layer by layer, otherwise each micro-batch.
   const bool is_layerwise = options_.layerwise != nullptr;
+  std::shared_ptr<void> pass;
+  if (window.all_batches > 0) pass = strategy_->pass(concat(num_batches(window), " micro-batches"));
   if (!parameters_.empty())
-    begin_section(parameters_.front().device(),
+    begin_section(loader_.device(),
                   is_layerwise ? concat("window of ", window.batches, ", samples ", window.samples, strategy_->section()) : "window");
   if (window.all_batches == 0) {
     optimizer_.zero_grad();
@@ -206,6 +225,7 @@ std::optional<StepResult> Trainer::step() {
   StepResult result{.lr = schedule_.lr(num_steps_), .samples = window.all_samples, .loss_scale = scaler_.scale()};
   const bool is_together = strategy_->is_together();
   attempt(start, window, result);
+  pass.reset();
   if (result.is_applied) finish_step(result);
   else if (!is_together) ++num_steps_;
   strategy_->end_step(scaler_);
@@ -213,7 +233,7 @@ std::optional<StepResult> Trainer::step() {
 }
 
 void Trainer::attempt(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
-  if (window.batches == 0 && !strategy_->is_together()) return step_without_batch(result);
+  if (num_batches(window) == 0 && !strategy_->is_together()) return step_without_batch(result);
   if (options_.fused_update) {
     const bool needs_norm =
         options_.clip_norm > 0 || options_.loss_scale.mode == ScalerMode::dynamic || options_.non_finite == NonFinitePolicy::skip;
@@ -224,11 +244,13 @@ void Trainer::attempt(const LoaderState& start, const Loader::Upcoming& window, 
   run_window(window, result, [&] { return strategy_->reduced({}); });
   strategy_->finish_backward();
   share(window, result);
-  judge(start, window, result, scaler_.check(parameters_));
+  judge(start, window, result, grad_norm(parameters_));
   if (result.is_applied) optimizer_.step(result.lr, grad_scale(result));
 }
 
-void Trainer::judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const GradScaler::Unscaled& gradients) {
+void Trainer::judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, GradNorm measured) {
+  strategy_->agree(measured.norm, measured.first_non_finite);
+  const GradScaler::Unscaled gradients = scaler_.unscaled(measured);
   result.grad_norm = gradients.grad_norm;
   if (!std::isfinite(result.loss)) {
     handle_non_finite(start, window, result, concat("the loss of step ", num_steps_ + 1, " is ", exactly(result.loss)));
@@ -249,7 +271,7 @@ double Trainer::grad_scale(const StepResult& result) const {
 void Trainer::step_in_two_passes(const LoaderState& start, const Loader::Upcoming& window, StepResult& result) {
   GradMeasure measure(optimizer_);
   std::optional<LayerwiseWindow> pass;
-  const bool has_batch = window.batches > 0;  // without one, gradients are those of the other ranks
+  const bool has_batch = num_batches(window) > 0;  // without one, gradients are those of the other ranks
   const auto go_back = [&](bool is_repeated, const std::function<void(const BatchLoss&)>& on_loss, const Announcements& announcements) {
     if (has_batch) pass->backward({.is_repeated = is_repeated, .on_loss = on_loss, .announcements = announcements});
     else announcements();
@@ -264,7 +286,7 @@ void Trainer::step_in_two_passes(const LoaderState& start, const Loader::Upcomin
   meter.replay.flops = before.replay.flops + (meter.total.flops - before.total.flops);
   meter.replay.bytes = before.replay.bytes + (meter.total.bytes - before.total.bytes);
   share(window, result);
-  judge(start, window, result, scaler_.unscaled(measure.norm()));
+  judge(start, window, result, measure.norm());
   if (!result.is_applied) return;
   if (!result.note.empty()) {
     // The policy `report` went through the window again to find the op.
@@ -282,14 +304,18 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
   const bool stops = options_.non_finite == NonFinitePolicy::stop;
   FusedUpdate fused(optimizer_, result.lr, 1 / result.loss_scale, stops);
   const auto updates_now = [&] { return options_.non_finite == NonFinitePolicy::report || std::isfinite(result.loss); };
+  std::int64_t first_non_finite = -1;
   try {
     run_window(window, result, [&] {
       share(window, result);
-      return updates_now() ? strategy_->reduced(fused.options()) : BackwardOptions();
+      if (updates_now()) return strategy_->reduced(fused.options());
+      return strategy_->sharded() ? strategy_->reduced({}) : BackwardOptions();
     });
+    if (updates_now() || strategy_->sharded()) strategy_->finish_backward();
     if (updates_now()) {
-      strategy_->finish_backward();
       result.grad_norm = fused.finish();  // a GPU tells of gradients only here
+      first_non_finite = fused.first_non_finite();
+      strategy_->agree(result.grad_norm, first_non_finite);
     }
   } catch (const NonFinite& error) {
     strategy_->abandon_backward();
@@ -300,23 +326,24 @@ void Trainer::step_fused(const LoaderState& start, const Loader::Upcoming& windo
     const std::string what = concat("the loss of step ", num_steps_ + 1, " is ", exactly(result.loss));
     if (stops) handle_non_finite(start, window, result, what);  // throws; no update has begun
     result.note = what;
-  } else if (fused.first_non_finite() >= 0) {
-    result.note = concat("step ", num_steps_ + 1, ": the gradient of parameter '", optimizer_.parameter_name(fused.first_non_finite()),
+  } else if (first_non_finite >= 0) {
+    result.note = concat("step ", num_steps_ + 1, ": the gradient of parameter '", optimizer_.parameter_name(first_non_finite),
                          "' is not finite");
   }
 }
 
 void Trainer::finish_step(StepResult& result) {
   optimizer_.zero_grad();
-  if (const std::int64_t index = optimizer_.first_non_finite(); index >= 0) {
+  StepCounts counts{optimizer_.first_non_finite(), double(optimizer_.num_lost_updates()), double(optimizer_.num_updated_elements())};
+  strategy_->agree(counts);
+  if (const std::int64_t index = counts.first_non_finite; index >= 0) {
     const std::string what =
         concat("the update of step ", num_steps_ + 1, " made parameter '", optimizer_.parameter_name(index),
                "' infinite or NaN, with finite gradients of norm ", exactly(result.grad_norm), " and lr ", exactly(result.lr));
     check<NonFinite>(options_.non_finite == NonFinitePolicy::report, what);
     if (result.note.empty()) result.note = what;
   }
-  if (optimizer_.num_updated_elements() > 0)
-    result.lost_updates_share = double(optimizer_.num_lost_updates()) / double(optimizer_.num_updated_elements());
+  if (counts.updated_elements > 0) result.lost_updates_share = counts.lost_updates / counts.updated_elements;
   ++num_steps_;
 }
 
@@ -326,11 +353,17 @@ Evaluation evaluate(Module& model, Loader& loader, const LossFunction& loss, Str
   Evaluation total;
   double correct = 0;
   if (loader.state().position != 0) loader.set_state({loader.state().epoch, 0});
+  const std::shared_ptr<void> pass = strategy != nullptr ? strategy->pass("") : nullptr;
   for (Loader::Upcoming next = loader.upcoming(1); next.all_batches > 0; next = loader.upcoming(1)) {
     total.samples += next.all_samples;
     total.targets += next.all_targets;
     if (next.batches == 0) {
       loader.skip();
+      if (strategy != nullptr && strategy->needs_all_ranks()) {
+        const Batch blank = loader.blank();
+        begin_section(loader.device(), "evaluation of none");
+        loss(blank, 0);
+      }
       continue;
     }
     if (strategy != nullptr) strategy->look_about();

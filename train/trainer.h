@@ -4,6 +4,7 @@
 
 #include <refrain/data/loader.h>
 #include <refrain/nn/module.h>
+#include <refrain/optim/clip_grad.h>
 #include <refrain/optim/fused_update.h>
 #include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/optimizer.h>
@@ -87,6 +88,9 @@ class Trainer {
   using Announcements = std::function<BackwardOptions()>;
   // Forward and backward over the window's micro-batches: gradients, and sums into the result.
   void run_window(const Loader::Upcoming& window, StepResult& result, const Announcements& announcements);
+  // Micro-batches that this rank goes through, blank ones included, and the next of them.
+  std::int64_t num_batches(const Loader::Upcoming& window) const;
+  Batch next_batch(const Loader::Upcoming& window, std::int64_t index);
   // Makes loss and hits those of all ranks, where they decide together.
   void share(const Loader::Upcoming& window, StepResult& result);
   // The step of a rank that has no micro-batch in this window and trains alone: gradients are zero.
@@ -98,7 +102,7 @@ class Trainer {
   void step_fused(const LoaderState& start, const Loader::Upcoming& window, StepResult& result);
   void step_in_two_passes(const LoaderState& start, const Loader::Upcoming& window, StepResult& result);
   // Whether the step is applied, with note, norm and loss scale; throws NonFinite.
-  void judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, const GradScaler::Unscaled& gradients);
+  void judge(const LoaderState& start, const Loader::Upcoming& window, StepResult& result, GradNorm gradients);
   // What the update multiplies gradients by.
   double grad_scale(const StepResult& result) const;
   void finish_step(StepResult& result);

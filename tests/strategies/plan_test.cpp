@@ -36,21 +36,27 @@ void check_ranks(const Config& config, int world_size) {
   const bool is_text = config.model == "gpt2";
   run_ranks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
     const int rank = group->rank();
+    Ledger run, host;
+    std::int64_t reserved = 0;
     {
       Program program(config, std::make_shared<MadeUpSamples>(is_text, kTrain), std::make_shared<MadeUpSamples>(is_text, kTest),
                       group->device(), group);
       run_all(program);
-      weights[std::size_t(rank)] = weights_of(*program.model);
+      run = group->device().ledger();
+      reserved = group->device().reserved_bytes();
+      if (config.offload != "none") host = group->device().host().ledger();
+      weights[std::size_t(rank)] = weights_of(program);
     }
     const Plan plan =
         plan_training(config, {.num_train = kTrain, .num_test = kTest, .work = false, .world_size = world_size, .rank = rank});
-    const Ledger run = group->device().ledger();
     const std::lock_guard lock(mutex);
     INFO("rank " << rank << " of " << world_size);
     CHECK(plan.ledger.peak_bytes() == run.peak_bytes());
     CHECK(plan.ledger.kinds_at_peak() == run.kinds_at_peak());
     CHECK(plan.ledger.peak_per_kind() == run.peak_per_kind());
-    CHECK(plan.reserved_bytes == group->device().reserved_bytes());
+    CHECK(plan.reserved_bytes == reserved);
+    CHECK(plan.host.peak_bytes() == host.peak_bytes());
+    CHECK(plan.host.peak_per_kind() == host.peak_per_kind());
     CHECK(run.peak_per_kind()[std::size_t(MemoryKind::communication)] > 0);
   });
   for (const auto& rank : weights) CHECK(rank == weights[0]);
@@ -72,6 +78,34 @@ TEST_CASE("plan: a rank's peak, by kind too, is the run's to the byte: ddp and l
           config.checkpoint = is_text ? "block" : "none";
           check_ranks(config, 2);
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("plan: a rank's peak, and its host's, is the run's to the byte: sharded on every level, offloaded, and both with local_sgd") {
+  struct Kind {
+    const char *strategy, *sharded, *offload;
+    int shard_ranks;
+  };
+  for (const Kind& kind : {Kind{"sharded", "full", "none", 0}, Kind{"sharded", "gradients", "none", 0}, Kind{"sharded", "optimizer", "none", 0},
+                           Kind{"sharded", "full", "parameters", 2}, Kind{"ddp", "full", "parameters", 0},
+                           Kind{"local_sgd", "full", "none", 2}, Kind{"local_sgd", "full", "parameters", 2}}) {
+    for (const char* update : {"after", "fused"}) {
+      for (const char* schedule : {"ordinary", "layerwise"}) {
+        const bool is_text = std::string(update) == "fused";
+        Config config = planned_config(is_text);
+        config.strategy = kind.strategy;
+        config.sharded = kind.sharded;
+        config.offload = kind.offload;
+        config.shard_ranks = kind.shard_ranks;
+        config.update = update;
+        config.accumulate_schedule = schedule;
+        config.accumulate = 2;
+        config.local_steps = 2;
+        config.optimizer = "adamw";
+        config.checkpoint = is_text ? "block" : "none";
+        check_ranks(config, 4);
       }
     }
   }

@@ -390,7 +390,7 @@ TEST_CASE("run: a plan takes the same steps and reaches the same peak to the byt
     std::vector<BytesPerKind> kinds;
     for (const Device& device : {Device::new_cpu(), Device::plan()}) {
       const std::shared_ptr<ChainModel> model = build_model(config, device);
-      const std::unique_ptr<Optimizer> optimizer = build_optimizer(config, *model);
+      const std::unique_ptr<Optimizer> optimizer = build_optimizer(config, parameter_groups(config, *model));
       Loader loader(samples, {.batch = config.batch, .device = device});
       Trainer trainer(loader, *optimizer, build_schedule(config, 4), loss_function(build_loss(config, model)),
                       {.accumulate = 2, .clip_norm = 1});
