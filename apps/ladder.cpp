@@ -21,13 +21,14 @@ constexpr std::string_view kHelp =
     "  --html FILE          a page for a browser as well\n"
     "  --device WORD        whose kernels are planned, and where --run trains: cpu, cuda, cuda:1 and so on, or auto [cpu]\n"
     "  --run                trains the rung RUNG here, on made-up images, and prints its peak beside the plan's\n"
-    "  --column NAME        of --run: plain, A, layerwise, B, C or budget [B]\n"
+    "  --column NAME        of --run: plain, A, layerwise, B, C, D or budget [B]\n"
     "  --steps N            of --run: optimizer steps [1]\n"
     "\n"
     "RUNG is a name as the ladder prints it, such as \"+ SGD\".\n";
 
 void print_run(const std::string& rung, const LadderEntry& entry, std::int64_t steps) {
   check(entry.is_planned(), "ladder --run: ", rung, " ", entry.column, ": ", entry.missing);
+  check(entry.world_size == 1, "ladder --run: ", rung, " is of ", entry.world_size, " ranks, which refrain launch starts");
   const LadderRun run = run_ladder_entry(ladder_config(entry), steps);
   const auto line = [](const char* what, std::int64_t planned, std::int64_t measured) {
     std::printf("  %-10s planned %14lld   measured %14lld   difference %lld bytes\n", what, static_cast<long long>(planned),
@@ -75,7 +76,7 @@ int ladder_command(const std::vector<std::string>& arguments) {
   check(!is_run || !is_json, "--json: expected without --run, whose result is text");
   const std::vector<LadderColumn>& columns = ladder_columns();
   check(std::any_of(columns.begin(), columns.end(), [&](const LadderColumn& each) { return each.name == column; }),
-        "--column: expected plain, A, layerwise, B, C or budget, got '", column, "'");
+        "--column: expected plain, A, layerwise, B, C, D or budget, got '", column, "'");
   const std::vector<LadderRung> ladder = plan_ladder(rung, device);
   if (!html.empty()) write_file_atomically(html, ladder_html(ladder));
   if (is_run) {

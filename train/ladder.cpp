@@ -10,6 +10,7 @@
 #include <refrain/train/plan.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
+#include <refrain/train/strategy.h>
 #include <refrain/train/two_at_a_time.h>
 
 #include <algorithm>
@@ -26,29 +27,35 @@ constexpr const char* kCommon = "--preset vit_l_16 --image-size 224 --channels 3
 constexpr std::int64_t kNumTrain = 45000, kNumTest = 10000;
 
 struct Targets {
-  double a = 0, b = 0, c = 0;
+  double a = 0, b = 0, c = 0, d = 0;
 };
 struct Rung {
   const char* name;
   std::vector<double> published_gb;
   const char* precision;
-  const char* flags;     // of the optimizer
-  std::int64_t samples;  // an optimizer step
+  const char* flags;     // of the optimizer, and of what is split or elsewhere
+  std::int64_t samples;  // a rank's, of an optimizer step
   std::int64_t batch;    // a micro-batch, in the ordinary order
   Targets targets;
-  const char* missing;
+  int world_size = 1;
+  const char* plain = "";           // flags of the first column
+  const char* streamed = "all";     // what column D has in host memory
 };
+constexpr const char* kAdam = "--optimizer adam --lr 5e-5";
 const std::vector<Rung>& rungs() {
   static const std::vector<Rung> list{
-      {"fp32 Adam b64", {26.84}, "32-true", "--optimizer adam --lr 5e-5", 64, 64, {16.40, 5.18, 4.25}, ""},
-      {"16-mixed b64", {18.21}, "16-mixed", "--optimizer adam --lr 5e-5", 64, 64, {12.53, 5.12, 4.02}, ""},
-      {"bf16-true b64", {13.82}, "bf16-true", "--optimizer adam --lr 5e-5", 64, 64, {8.23, 2.61, 2.13}, ""},
-      {"b16", {5.69}, "bf16-true", "--optimizer adam --lr 5e-5", 16, 16, {3.47, 2.06, 1.93}, ""},
-      {"micro-batch 4 x 4", {3.91}, "bf16-true", "--optimizer adam --lr 5e-5", 16, 4, {2.86, 2.06, 1.92}, ""},
-      {"+ SGD", {2.02}, "bf16-true", "--optimizer sgd --lr 0.01", 16, 4, {1.64, 0.85, 0.71}, ""},
-      {"load", {1.24, 0.65}, "bf16-true", "", 0, 0, {0.609, 0, 0}, ""},
-      {"sharded x4 + checkpoint", {6.59}, "", "", 0, 0, {}, "not built yet: sharded parameters"},
-      {"+ offload", {6.03}, "", "", 0, 0, {}, "not built yet: streaming from host memory"},
+      {"fp32 Adam b64", {26.84}, "32-true", kAdam, 64, 64, {16.40, 5.18, 4.25, 0.55}},
+      {"16-mixed b64", {18.21}, "16-mixed", kAdam, 64, 64, {12.53, 5.12, 4.02, 0.48}},
+      {"bf16-true b64", {13.82}, "bf16-true", kAdam, 64, 64, {8.23, 2.61, 2.13, 0.28}},
+      {"b16", {5.69}, "bf16-true", kAdam, 16, 16, {3.47, 2.06, 1.93, 0.22}},
+      {"micro-batch 4 x 4", {3.91}, "bf16-true", kAdam, 16, 4, {2.86, 2.06, 1.92, 0.21}},
+      {"+ SGD", {2.02}, "bf16-true", "--optimizer sgd --lr 0.01", 16, 4, {1.64, 0.85, 0.71, 0.10}},
+      {"load", {1.24, 0.65}, "bf16-true", "", 0, 0, {0.609, 0, 0, 0.05}},
+      // Of 4 GPUs, with 64 images a step together.
+      {"sharded x4 + checkpoint", {6.59}, "32-true", "--optimizer adam --lr 5e-5 --strategy sharded", 16, 16, {0, 2.57, 1.64, 1.27}, 4,
+       "--checkpoint block", "boundaries"},
+      {"+ offload", {6.03}, "32-true", "--optimizer adam --lr 5e-5 --strategy sharded", 16, 16, {0, 1.66, 0.73, 0.36}, 4,
+       "--checkpoint block --offload parameters", "all"},
   };
   return list;
 }
@@ -73,6 +80,8 @@ const std::vector<Column>& columns() {
        &Targets::b},
       {"C", "16 micro-batches, checkpoints on two levels", 16,
        "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", kBf16, &Targets::c},
+      {"D", "C with parameters, optimizer state and what checkpoints begin with in host memory (sharded x4: the last alone)", 16,
+       "--update fused --accumulate-schedule layerwise --checkpoint nested --checkpoint-levels 2", kBf16, &Targets::d},
       {"budget", "A told to take no more than A less half of its saved activations: the cheapest checkpoints are chosen", 0,
        "--update fused --checkpoint budget", kStatic, nullptr},
   };
@@ -92,13 +101,24 @@ std::string precision_flags(const Rung& rung, const Column& column) {
 
 std::string flags_of(const Rung& rung, const Column& column) {
   const std::int64_t micro_batches = column.micro_batches > 0 ? column.micro_batches : rung.samples / rung.batch;
-  return concat(kCommon, " ", precision_flags(rung, column), " ", rung.flags, " ", column.flags, " --batch ", rung.samples / micro_batches,
+  std::string more = column.flags;
+  if (column.name == std::string("plain")) more = rung.plain;
+  else if (column.name == std::string("D")) more += concat(" --offload ", rung.streamed);
+  else if (rung.name == std::string("+ offload")) more += " --offload parameters";
+  return concat(kCommon, " ", precision_flags(rung, column), " ", rung.flags, " ", more, " --batch ", rung.samples / micro_batches,
                 " --accumulate ", micro_batches);
+}
+
+// The article's sharded rungs have checkpoints from the start.
+bool has_column(const Rung& rung, const Column& column) {
+  const std::string name = column.name;
+  return rung.world_size == 1 || (name != "A" && name != "layerwise" && name != "budget");
 }
 
 void plan_entry(LadderEntry& entry) {
   try {
-    const PlanOptions options{.num_train = kNumTrain, .num_test = kNumTest, .is_packed = entry.column == "budget"};
+    const PlanOptions options{
+        .num_train = kNumTrain, .num_test = kNumTest, .is_packed = entry.column == "budget", .world_size = entry.world_size};
     const BudgetChoice choice = choose_budget(ladder_config(entry), options);  // as it is, without a budget
     const Plan plan = plan_training(choice.config, options);
     entry.note = choice.note;
@@ -106,6 +126,7 @@ void plan_entry(LadderEntry& entry) {
     entry.input_bytes = plan.ledger.kinds_at_peak()[std::size_t(MemoryKind::input)];
     entry.saved_bytes = plan.ledger.kinds_at_peak()[std::size_t(MemoryKind::saved)];
     entry.reserved_bytes = plan.reserved_bytes;
+    entry.host_bytes = plan.host.peak_bytes();
     entry.step_flops = plan.step.total.flops;
   } catch (const InvalidArgument& error) {
     entry.missing = error.what();
@@ -118,7 +139,8 @@ void plan_entry(LadderEntry& entry) {
 void plan_load(LadderEntry& entry) {
   const Config config = ladder_config(entry);
   const Device device = plan_device(config);
-  const std::shared_ptr<ChainModel> model = std::async(std::launch::async, [&] { return build_model(config, device); }).get();
+  const std::unique_ptr<NewbornPieces> newborn = newborn_pieces(config, device, 0, 1);
+  const std::shared_ptr<ChainModel> model = std::async(std::launch::async, [&] { return build_model(config, device, newborn.get()); }).get();
   entry.peak_bytes = device.ledger().peak_bytes();
   entry.reserved_bytes = device.reserved_bytes();
 }
@@ -167,14 +189,15 @@ std::vector<LadderRung> plan_ladder(const std::string& only, const std::string& 
   std::vector<LadderRung> ladder;
   for (const Rung& rung : rungs()) {
     if (!only.empty() && only != rung.name) continue;
-    LadderRung made{rung.name, rung.published_gb, {}, rung.missing};
+    LadderRung made{rung.name, rung.published_gb, {}};
     for (const Column& column : columns()) {
       const double target = column.target ? rung.targets.*column.target : 0;
-      const bool is_load = rung.samples == 0 && made.missing.empty();
-      if (is_load && std::string(column.name) == "A")
-        made.entries.push_back({column.name, words(concat(kCommon, " ", precision_flags(rung, column))), target});
-      else if (rung.samples > 0)
-        made.entries.push_back({column.name, words(flags_of(rung, column)), target});
+      const std::string name = column.name;
+      if (rung.samples > 0 && has_column(rung, column))
+        made.entries.push_back({name, words(flags_of(rung, column)), target, rung.world_size});
+      else if (rung.samples == 0 && (name == "A" || name == "D"))
+        made.entries.push_back(
+            {name, words(concat(kCommon, " ", precision_flags(rung, column), name == "D" ? " --offload parameters" : "")), target, 1});
     }
     for (LadderEntry& entry : made.entries) entry.flags.insert(entry.flags.end(), {"--device", device});
     ladder.push_back(std::move(made));

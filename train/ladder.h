@@ -12,13 +12,15 @@ namespace refrain {
 
 // One training: a rung with what a column changes.
 struct LadderEntry {
-  std::string column;               // "plain", "A", "layerwise", "B", "C", "budget"
+  std::string column;               // "plain", "A", "layerwise", "B", "C", "D", "budget"
   std::vector<std::string> flags;   // of refrain plan and refrain train
   double target_gb = 0;             // what arithmetic says it takes without the input; 0: not worked out
+  int world_size = 1;               // figures are one rank's
   std::string note = {};            // what a budget has chosen
   std::string missing = {};         // why there is no plan of it; empty: there is
 
   std::int64_t peak_bytes = 0, input_bytes = 0, saved_bytes = 0, reserved_bytes = 0;
+  std::int64_t host_bytes = 0;      // beside them, in host memory
   double step_flops = 0;            // of an optimizer step, all micro-batches
   double extra_flops_share = 0;     // against the rung's first column
 
@@ -30,8 +32,7 @@ struct LadderEntry {
 struct LadderRung {
   std::string name;
   std::vector<double> published_gb;   // before and after, or one
-  std::vector<LadderEntry> entries;   // in the order of the columns; those of a rung that is not built are absent
-  std::string missing;                // "not built yet", with what it waits for
+  std::vector<LadderEntry> entries;   // in the order of the columns
 
   const LadderEntry* find(const std::string& column) const;
 };

@@ -21,6 +21,7 @@ constexpr const char* kNotes[] = {
     "Reserved: with packing = \"online\" to plan faster, of the budget with packing = \"plan\", which takes less.",
     "In 16-mixed the residual stream is f32, the rest of a block 16-bit: of the 10 units a block keeps, 2 take 4 bytes and 8 take 2.",
     "That is 24 bytes where f32 takes 40; the arithmetic has more for A.",
+    "Of the sharded rungs figures are one rank's of four. Host: beside them, in host memory.",
     "GB are decimal. In brackets: difference from what arithmetic says. FLOPs: of a step, against the rung's first column.",
 };
 
@@ -63,7 +64,7 @@ std::string joined(const std::vector<std::string>& words) {
 std::string ladder_text(const std::vector<LadderRung>& rungs) {
   std::string out = "The memory ladder: ViT-L/16, 10 classes, 224 x 224 images. Planned, nothing computed.\n";
   for (const LadderRung& rung : rungs) {
-    out += concat("\n", rung.name, ", published ", published(rung), " GB", rung.missing.empty() ? "" : concat(": ", rung.missing), "\n");
+    out += concat("\n", rung.name, ", published ", published(rung), " GB\n");
     for (const LadderEntry& entry : rung.entries) {
       if (!entry.is_planned()) {
         out += concat("  ", padded(entry.column), " ", entry.missing, "\n");
@@ -76,6 +77,7 @@ std::string ladder_text(const std::vector<LadderRung>& rungs) {
                       gb(double(entry.input_bytes)).c_str(), gb(double(entry.reserved_bytes), 2).c_str(),
                       entry.step_flops > 0 ? percent(entry.extra_flops_share).c_str() : "-");
         out += line;
+        if (entry.host_bytes > 0) out.insert(out.size() - 1, concat("   host ", gb(double(entry.host_bytes), 2)));
       }
       if (!entry.note.empty()) out += concat("             ", entry.note, "\n");
     }
@@ -101,6 +103,8 @@ std::string ladder_json(const std::vector<LadderRung>& rungs) {
         made["peak_bytes"] = entry.peak_bytes;
         made["input_bytes"] = entry.input_bytes;
         made["reserved_bytes"] = entry.reserved_bytes;
+        if (entry.host_bytes > 0) made["host_bytes"] = entry.host_bytes;
+        if (entry.world_size > 1) made["world_size"] = entry.world_size;
         made["times_less_than_published"] = ratio(rung, entry);
         made["step_flops"] = entry.step_flops;
         made["extra_flops_share"] = entry.extra_flops_share;
@@ -110,10 +114,7 @@ std::string ladder_json(const std::vector<LadderRung>& rungs) {
       }
       entries.push_back(std::move(made));
     }
-    list.push_back({{"rung", rung.name},
-                    {"published_gb", rung.published_gb},
-                    {"missing", rung.missing.empty() ? Json(nullptr) : Json(rung.missing)},
-                    {"entries", std::move(entries)}});
+    list.push_back({{"rung", rung.name}, {"published_gb", rung.published_gb}, {"entries", std::move(entries)}});
   }
   Json notes = Json::array();
   for (const char* note : kNotes) notes.push_back(note);
@@ -138,8 +139,7 @@ std::string ladder_html(const std::vector<LadderRung>& rungs) {
       "</style></head><body><main>\n<section style=\"margin-top:0\"><h1>The memory ladder of ViT-L/16</h1>\n",
       "<p class=\"muted\">10 classes, 224 × 224 images. Planned, nothing computed.</p></section>\n");
   for (const LadderRung& rung : rungs) {
-    out += concat("<section><div class=\"head\"><h2>", escaped(rung.name), "</h2><span class=\"muted\">published: ", published(rung), " GB",
-                  rung.missing.empty() ? "" : concat(" · ", escaped(rung.missing)), "</span></div>\n");
+    out += concat("<section><div class=\"head\"><h2>", escaped(rung.name), "</h2><span class=\"muted\">published: ", published(rung), " GB</span></div>\n");
     if (!rung.entries.empty()) {
       double widest = 1e9 * rung.published_gb.front();
       for (const LadderEntry& entry : rung.entries) widest = std::max(widest, double(entry.bytes()));
