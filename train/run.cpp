@@ -107,12 +107,16 @@ struct Run : Program {
     for (const SnapshotSearch::Skipped& skipped : search.skipped)
       note(hooks, concat("skipped ", skipped.path.string(), ": ", skipped.reason));
     TrainerState state;
-    if (search.latest) state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed), strategy->state_dict(), strategy->sharded());
+    if (search.latest) state = load_snapshot(*search.latest, *model, *optimizer, std::uint64_t(config.seed), strategy->state_dict(), strategy->sharded(),
+                                              strategy->replicas());
     double steps[] = {double(state.step), -double(state.step)};
     strategy->maximum(steps);
     check<DataError>(steps[0] == -steps[1], run_dir.string(), ": rank ", strategy->rank(), " finds a snapshot of step ", state.step,
                      ", another rank one of step ", state.step == std::int64_t(steps[0]) ? -steps[1] : steps[0]);
     if (!search.latest) return note(hooks, concat("no complete snapshot in ", run_dir.string(), ": starting from the beginning"));
+    if (state.num_replicas > 1 && state.num_replicas != strategy->replicas().count)
+      note(hooks, concat("the snapshot has the optimizer states of ", state.num_replicas, " replicas: all of ",
+                         strategy->replicas().count, " go on with the first's"));
     strategy->load_state(state.strategy);
     loader->set_state(state.loader);
     trainer->set_num_steps(state.step);
@@ -135,10 +139,12 @@ struct Run : Program {
     scaler.load_state(state);
   }
 
-  void save() {
+  // `is_alone`: the other replicas do not save at this step.
+  void save(bool is_alone = false) {
     if (saved_step == trainer->num_steps() || !strategy->can_save()) return;
     saved_step = trainer->num_steps();
-    if (!strategy->is_of_main_replica()) return;
+    const Replicas replicas = is_alone ? Replicas{} : strategy->replicas();
+    if (!strategy->is_of_main_replica() && replicas.are_alike) return;
     save_snapshot(run_dir, *model, *optimizer,
                   {.step = trainer->num_steps(),
                    .loader = loader->state(),
@@ -149,7 +155,7 @@ struct Run : Program {
                    .train_seconds = train_seconds,
                    .replayed_flops = replayed_flops,
                    .flops = flops},
-                  strategy->sharded(), strategy->is_main());
+                  strategy->sharded(), strategy->is_main(), replicas);
     if (strategy->is_main()) prune_snapshots(run_dir, config.keep_snapshots);
   }
 
@@ -186,9 +192,9 @@ struct Run : Program {
     double num_non_finite[] = {0};
     for (const Tensor& parameter : optimizer->parameters()) num_non_finite[0] += double(count_non_finite(parameter));
     for (const NamedTensor& buffer : model->named_buffers()) num_non_finite[0] += double(count_non_finite(buffer.tensor));
-    if (strategy->sharded()) strategy->sum(num_non_finite);
+    if (strategy->sharded()) strategy->sum_of_replica(num_non_finite);
     if (num_non_finite[0] > 0) return;
-    save();
+    save(!strategy->is_together());
   }
 
   double epoch() const { return double(loader->state().epoch) + double(loader->state().position) / double(loader->num_samples()); }

@@ -4,6 +4,7 @@
 #include <refrain/core/io/snapshot.h>
 
 #include <map>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -59,6 +60,13 @@ std::vector<StoredTensor> stored(const std::vector<Part>& parts, Sharded* sharde
   return tensors;
 }
 
+// What replicas that train apart do not have in common: not the masters, which are averaged.
+std::vector<NamedTensor> own_of_replica(const OptimizerState& state) {
+  std::vector<NamedTensor> own = state.tensors;
+  std::erase_if(own, [](const NamedTensor& entry) { return entry.name.ends_with(".master"); });
+  return own;
+}
+
 // Throws DataError unless the file has exactly these tensors, up to the floating dtype if that may differ.
 void check_all(const SafetensorsFile& file, const std::vector<Part>& parts, OtherPrecision other) {
   std::string problems;
@@ -94,8 +102,12 @@ void read_all(const SafetensorsFile& file, const std::vector<Part>& parts, Other
 }  // namespace
 
 void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state, Sharded* sharded,
-                   bool writes) {
+                   bool writes, const Replicas& replicas) {
   const OptimizerState optimizer_state = optimizer.state_dict();
+  const ReplicaNumbers numbers{optimizer_state.scalars, state.scaler};
+  std::vector<StoredTensor> own_tensors;
+  if (replicas.keep_tensors) own_tensors = stored(parts_of(own_of_replica(optimizer_state), sharded), sharded);
+  if (replicas.own > 0) return send_replica_state(replicas, std::move(own_tensors), numbers);
   struct File {
     const char* name;
     std::vector<StoredTensor> tensors;
@@ -127,6 +139,7 @@ void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer
   SnapshotWriter writer(snapshot_directory(run_dir, state.step));
   for (File& each : files)
     writer.add(each.name, [&](FileWriter& file) { write_safetensors(file, std::move(each.tensors)); });
+  if (!replicas.are_alike) add_replica_states(writer, replicas, own_tensors, numbers);
   writer.add(kStateFile, [&](FileWriter& file) { file.write(json.dump(2) + "\n"); });
   writer.commit();
 }
@@ -139,7 +152,7 @@ void load_model(const fs::path& snapshot, Module& model) {
 }
 
 TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& optimizer, std::uint64_t seed,
-                           const OptimizerState& strategy, Sharded* sharded) {
+                           const OptimizerState& strategy, Sharded* sharded, const Replicas& replicas) {
   const fs::path path = snapshot / kStateFile;
   TrainerState state;
   OptimizerState optimizer_state = optimizer.state_dict();
@@ -160,10 +173,22 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
     fail<DataError>(path.string(), ": ", error.what());
   }
   check(state.seed == seed, "seed: the snapshot ", snapshot.string(), " was made with ", state.seed, ", got ", seed);
+  const std::vector<ReplicaNumbers> others = read_replica_numbers(snapshot);
+  state.num_replicas = 1 + int(others.size());
+  const bool is_own = replicas.own > 0 && state.num_replicas == replicas.count;
+  if (is_own) {
+    optimizer_state.scalars = others[std::size_t(replicas.own - 1)].optimizer;
+    state.scaler = others[std::size_t(replicas.own - 1)].scaler;
+  }
   const SafetensorsFile model_file(snapshot / kModelFile), optimizer_file(snapshot / kOptimizerFile);
   const std::vector<Part> model_parts = parts_of(model, sharded), optimizer_parts = parts_of(optimizer_state.tensors, sharded);
   check_all(model_file, model_parts, OtherPrecision::refuse);
   check_all(optimizer_file, optimizer_parts, OtherPrecision::refuse);
+  std::optional<SafetensorsFile> own_file;
+  const std::vector<Part> own_parts = parts_of(own_of_replica(optimizer_state), sharded);
+  std::error_code error;
+  if (is_own && fs::exists(snapshot / replica_file(replicas.own), error))
+    check_all(own_file.emplace(snapshot / replica_file(replicas.own)), own_parts, OtherPrecision::refuse);
   if (!state.strategy.scalars.empty() && !strategy.tensors.empty()) {
     const SafetensorsFile strategy_file(snapshot / kStrategyFile);
     const std::vector<Part> strategy_parts = parts_of(strategy.tensors, sharded);
@@ -173,6 +198,7 @@ TrainerState load_snapshot(const fs::path& snapshot, Module& model, Optimizer& o
   }
   read_all(model_file, model_parts, OtherPrecision::refuse);
   read_all(optimizer_file, optimizer_parts, OtherPrecision::refuse);
+  if (own_file) read_all(*own_file, own_parts, OtherPrecision::refuse);
   optimizer.load_state(optimizer_state);
   return state;
 }

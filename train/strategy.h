@@ -10,6 +10,7 @@
 #include <refrain/optim/grad_scaler.h>
 #include <refrain/optim/optimizer.h>
 #include <refrain/train/config.h>
+#include <refrain/train/replica_states.h>
 
 #include <memory>
 #include <span>
@@ -81,6 +82,8 @@ class Strategy {
   virtual bool stops(bool is_asked) { return is_asked; }
   // A snapshot of this step can be gone on from.
   virtual bool can_save() const { return true; }
+  // Copies of the model whose optimizer states may differ, each with a loss scale of its own.
+  virtual Replicas replicas() const { return {}; }
   // After the last step.
   virtual void finish(GradScaler&) {}
 

@@ -78,6 +78,15 @@ class LocalSgdStrategy final : public Together {
     return can_save_ && stops_;
   }
   bool can_save() const override { return can_save_; }
+  Replicas replicas() const override {
+    const int size = shards_ ? shards_->inner->world_size() : 1;
+    return {.count = world_size() / size,
+            .own = rank() / size,
+            .size = size,
+            .world = group_.get(),
+            .are_alike = num_steps_ <= num_warmup_,
+            .keep_tensors = options_.state == StatePolicy::keep && num_steps_ > num_warmup_};
+  }
 
   OptimizerState state_dict() const override {
     OptimizerState state = averaging_->state_dict();

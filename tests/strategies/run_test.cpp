@@ -39,7 +39,8 @@ Config text_config(const ScratchDirectory& scratch) {
 
 struct Runs {
   std::vector<RunResult> results;
-  std::vector<int> notes;
+  std::vector<int> notes;           // steps that each rank told of
+  std::vector<std::string> texts;  // rank 0's notes
 };
 
 // `stop_after`: rank 0 is asked to stop once it has made so many steps.
@@ -51,6 +52,7 @@ Runs run(const Config& config, int world_size, bool resume = false, std::int64_t
     std::int64_t steps = 0;
     const std::size_t rank = std::size_t(group->rank());
     const RunHooks hooks{.on_step = [&](const Progress& p) { steps = p.step; ++runs.notes[rank]; },
+                         .on_note = [&](const std::string& text) { runs.texts.push_back(text); },
                          .should_stop = [&] { return stop_after >= 0 && steps >= stop_after; }};
     runs.results[rank] = run_training(config, {.resume = resume, .device = group->device(), .group = group}, hooks);
   });
@@ -94,6 +96,56 @@ TEST_CASE("run: two ranks, stopped by one and resumed, end with the bits of an u
     CHECK(last_weights(config) == expected);
     CHECK(second.results[0].test.loss == unbroken.results[0].test.loss);
   }
+}
+
+TEST_CASE("run: local_sgd whose replicas keep their own optimizer state goes on with the bits of an unbroken run, sharded inside too") {
+  struct Kind {
+    const char* optimizer;
+    int world_size, shard_ranks;
+    std::int64_t warmup;
+  };
+  for (const Kind& kind : {Kind{"sgd", 2, 1, 0}, Kind{"adamw", 3, 1, 6}, Kind{"adamw", 4, 2, 0}}) {
+    const ScratchDirectory scratch;
+    Config config = text_config(scratch);
+    config.strategy = "local_sgd";
+    config.local_steps = 4;
+    config.local_warmup = kind.warmup;
+    config.shard_ranks = kind.shard_ranks;
+    config.optimizer = kind.optimizer;
+    config.momentum = 0.5;
+    config.lr = 3e-3;
+    config.snapshot_every = 1;
+    config.keep_snapshots = 100;
+    INFO(kind.optimizer << ", " << kind.world_size << " ranks");
+    config.run_dir = scratch / "unbroken";
+    run(config, kind.world_size);
+    const std::string expected = last_weights(config);
+    config.run_dir = scratch / "broken";
+    const Runs first = run(config, kind.world_size, false, 6);
+    CHECK(first.results[0].steps < 12);
+    const fs::path snapshot = *find_latest_snapshot(config.run_dir).latest;
+    const bool is_warm = first.results[0].steps > kind.warmup;
+    CHECK(fs::exists(snapshot / "replicas.json") == is_warm);
+    if (is_warm)
+      CHECK(read_text_file(snapshot / "optimizer-replica-1.safetensors", 1 << 24) != read_text_file(snapshot / "optimizer.safetensors", 1 << 24));
+    const std::vector<std::string> texts = run(config, kind.world_size, true).texts;
+    CHECK_THAT(texts.at(0), Catch::StartsWith("resumed from"));
+    CHECK(last_weights(config) == expected);
+  }
+}
+
+TEST_CASE("run: a snapshot of two replicas is gone on from by three, with the first's optimizer state and a note") {
+  const ScratchDirectory scratch;
+  Config config = text_config(scratch);
+  config.strategy = "local_sgd";
+  config.local_steps = 4;
+  config.momentum = 0.5;
+  config.run_dir = scratch / "run";
+  run(config, 2, false, 6);
+  const Runs more = run(config, 3, true);
+  CHECK(more.results[0].is_finished);
+  REQUIRE(more.texts.size() == 2);
+  CHECK(more.texts[0] == "the snapshot has the optimizer states of 2 replicas: all of 3 go on with the first's");
 }
 
 TEST_CASE("run: a ddp snapshot of two ranks is gone on from by one process with twice the micro-batches") {
