@@ -4,12 +4,16 @@
 #include <refrain/dist/call.h>
 #include <refrain/dist/nccl/link.h>
 
+#include <vector>
+
 namespace refrain::detail {
 
-// Puts everything but sends and receives on the link's stream. The tensors must stay as they are until it has run.
-void give_collective(NcclLink& link, int rank, int world_size, const Call& call, const NcclLink::Patience& patience);
+// A message of every rank to every other, in host memory: rank r's `bytes` lie at `device` + r * bytes, as the device sees it.
+std::vector<NcclMessage> to_everybody(int rank, int world_size, std::byte* device, std::int64_t bytes);
 
-// A message of every rank to every other, between host memory: rank r's `bytes` at headers().device + r * bytes.
-void exchange_headers(NcclLink& link, int rank, int world_size, std::int64_t bytes, const NcclLink::Patience& patience);
+// Puts everything but sends and receives on the link's stream, `headers` with what is sent first. The tensors must stay as they
+// are until it has run.
+void give_collective(NcclLink& link, int rank, int world_size, const Call& call, std::vector<NcclMessage> headers,
+                     const NcclLink::Patience& patience);
 
 }  // namespace refrain::detail

@@ -23,6 +23,7 @@ std::vector<int> all_of(int size) {
   return ranks;
 }
 
+std::uint64_t collective_hash(const Call& call, std::uint64_t number) { return hash_of(concat(signature(call), " ", number)); }
 std::uint64_t message_hash(const Call& call) { return hash_of(concat(call.tag, " ", call.in.numel(), " ", call.dtype())); }
 
 }  // namespace
@@ -91,9 +92,9 @@ void NcclEngine::wait(Operation& operation) {
   // Messages begin when one of them is waited for, all that there are side by side: ranks may then call them in any order.
   if (!posted_.empty() && operation.is_message() && !operation.is_done) {
     std::stable_sort(posted_.begin(), posted_.end(), [](const auto& a, const auto& b) { return a->call.tag < b->call.tag; });
-    for (std::size_t i = 0; i < posted_.size(); i += kNumSlots)
+    for (std::size_t i = 0; i < posted_.size(); i += kNumMessages)
       queue_.emplace_back(posted_.begin() + std::ptrdiff_t(i),
-                          posted_.begin() + std::ptrdiff_t(std::min(posted_.size(), i + kNumSlots)));
+                          posted_.begin() + std::ptrdiff_t(std::min(posted_.size(), i + kNumMessages)));
     posted_.clear();
     changed_.notify_all();
   }
@@ -153,61 +154,90 @@ void NcclEngine::begin(Batch batch) {
   world_->throw_mismatch();
   if (is_broken_ || connections_.is_closed) throw TransferError(-1, false, "the connection is closed");
   deadline_ = Clock::now() + world_->options().collective_timeout;
-  const NcclLink::Patience patience = [this] { be_patient(); };
   for (const auto& operation : batch) link_->wait_for(*operation->ready);
   const Operation& first = *batch[0];
   if (first.split != nullptr) {
-    first.split->link = link_->split(first.split->color, first.split->key, patience);
+    first.split->link = link_->split(first.split->color, first.split->key, [this] { be_patient(); });
   } else if (first.is_message()) {
     begin_messages(batch);
   } else {
-    if (first.is_checked) compare(first);
-    give_collective(*link_, rank_, int(ranks_.size()), first.call, patience);
+    begin_collective(*batch[0]);
   }
   in_flight_.push_back({std::move(batch), link_->mark(), Clock::now()});
 }
 
-std::int64_t NcclEngine::slot(int index, bool is_incoming) const {
-  const std::int64_t headers = std::int64_t(sizeof(CallHeader)) * std::int64_t(ranks_.size());
-  return headers + (2 * index + (is_incoming ? 1 : 0)) * kSlotBytes;
+std::int64_t NcclEngine::call_hashes(int slot) const {
+  return std::int64_t(ranks_.size()) * (std::int64_t(sizeof(CallHeader)) + slot * kHashBytes);
 }
 
-void NcclEngine::begin_messages(const Batch& batch) {
-  // Slots are in use until the last messages have come.
-  while (std::any_of(in_flight_.begin(), in_flight_.end(), [](const InFlight& each) { return each.batch[0]->is_message(); })) {
+std::int64_t NcclEngine::message_hash_at(int slot, bool is_incoming) const {
+  return call_hashes(kNumCalls) + (2 * slot + (is_incoming ? 1 : 0)) * kHashBytes;
+}
+
+void NcclEngine::wait_for_slots(bool of_messages, std::int64_t limit) {
+  const auto is_alike = [&](const InFlight& each) { return each.batch[0]->is_message() == of_messages; };
+  while (std::count_if(in_flight_.begin(), in_flight_.end(), is_alike) >= limit) {
     be_patient();
     std::this_thread::sleep_for(kPause);
   }
+}
+
+// NCCL matches what is sent by its order alone: so that calls which differ are noticed, their hashes travel with them.
+void NcclEngine::begin_collective(Operation& operation) {
+  if (operation.is_checked) compare(operation);
+  wait_for_slots(false, kNumCalls);
+  operation.slot = int(operation.number % kNumCalls);
+  const std::int64_t at = call_hashes(operation.slot);
+  const std::uint64_t hash = collective_hash(operation.call, operation.number);
+  std::memcpy(link_->headers().host + at + rank_ * kHashBytes, &hash, sizeof hash);
+  const int size = int(ranks_.size());
+  give_collective(*link_, rank_, size, operation.call, to_everybody(rank_, size, link_->headers().device + at, kHashBytes),
+                  [this] { be_patient(); });
+}
+
+void NcclEngine::begin_messages(const Batch& batch) {
+  wait_for_slots(true, 1);
   std::vector<NcclMessage> messages;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     Operation& operation = *batch[i];
     const Call& call = operation.call;
     const bool is_send = call.kind == CallKind::send;
     operation.slot = int(i);
-    // Every message comes with what it is.
     const std::uint64_t hash = message_hash(call);
-    if (is_send) std::memcpy(link_->headers().host + slot(operation.slot, false), &hash, sizeof hash);
-    messages.push_back({call.peer, is_send, link_->headers().device + slot(operation.slot, !is_send), sizeof hash});
+    if (is_send) std::memcpy(link_->headers().host + message_hash_at(operation.slot, false), &hash, sizeof hash);
+    messages.push_back({call.peer, is_send, link_->headers().device + message_hash_at(operation.slot, !is_send), sizeof hash});
     messages.push_back({call.peer, is_send, call.in.address(), call.in.bytes()});
   }
   link_->exchange(messages, [this] { be_patient(); });
 }
 
-void NcclEngine::check_message(const Operation& operation) const {
-  if (operation.call.kind != CallKind::receive) return;
-  std::uint64_t hash = 0;
-  std::memcpy(&hash, link_->headers().host + slot(operation.slot, true), sizeof hash);
-  if (hash != message_hash(operation.call))
-    world_->end_by_mismatch(concat(operation.name, ": rank ", ranks_[std::size_t(operation.call.peer)],
-                                   " has sent another message: of two ranks' messages that are not under way together, those sent "
-                                   "first are to be received first"));
+void NcclEngine::check_hashes(const Operation& operation) const {
+  const auto hash_at = [&](std::int64_t offset) {
+    std::uint64_t hash = 0;
+    std::memcpy(&hash, link_->headers().host + offset, sizeof hash);
+    return hash;
+  };
+  if (operation.split != nullptr || operation.call.kind == CallKind::send) return;
+  if (operation.call.kind == CallKind::receive) {
+    if (hash_at(message_hash_at(operation.slot, true)) != message_hash(operation.call))
+      world_->end_by_mismatch(concat(operation.name, ": rank ", ranks_[std::size_t(operation.call.peer)],
+                                     " has sent another message: of two ranks' messages that are not under way together, those sent "
+                                     "first are to be received first"));
+    return;
+  }
+  const std::uint64_t own = collective_hash(operation.call, operation.number);
+  for (std::size_t r = 0; r < ranks_.size(); ++r)
+    if (int(r) != rank_ && hash_at(call_hashes(operation.slot) + std::int64_t(r) * kHashBytes) != own)
+      world_->end_by_mismatch(concat("the ranks' calls differ: rank ", world_->rank(), "'s call ", operation.number, " is ", operation.name,
+                                     ", rank ", ranks_[r], "'s another, step ", operation.step,
+                                     "; with REFRAIN_CHECK_COLLECTIVES=1 it is named, and nothing is sent"));
 }
 
 void NcclEngine::compare(const Operation& operation) {
   const CallHeader own = header_of(operation.call, operation.number, operation.name);
   const NcclLink::Headers at = link_->headers();
   std::memcpy(at.host + std::size_t(rank_) * sizeof own, &own, sizeof own);
-  exchange_headers(*link_, rank_, int(ranks_.size()), sizeof own, [this] { be_patient(); });
+  link_->exchange(to_everybody(rank_, int(ranks_.size()), at.device, sizeof own), [this] { be_patient(); });
   const std::unique_ptr<NcclLink::Mark> mark = link_->mark();
   while (!mark->is_reached()) {
     be_patient();
@@ -239,8 +269,7 @@ void NcclEngine::look() {
         link_->check();
         return;
       }
-      if (oldest.batch[0]->is_message())
-        for (const auto& operation : oldest.batch) check_message(*operation);
+      for (const auto& operation : oldest.batch) check_hashes(*operation);
     } catch (const CallMismatch&) {
       error = std::current_exception();
     } catch (...) {

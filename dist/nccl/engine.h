@@ -40,7 +40,7 @@ class NcclEngine {
       std::unique_ptr<NcclLink> link;
     };
     Split* split = nullptr;  // no call, but a new link
-    int slot = -1;           // a message's header
+    int slot = 0;            // of its hashes
     // Guarded by the engine's mutex.
     bool is_done = false;
     std::exception_ptr error = {};
@@ -61,10 +61,10 @@ class NcclEngine {
   // Nothing happens a second time.
   void stop(bool is_well);
 
-  // For a message's header, beside those of the ranks' calls.
-  static constexpr std::int64_t kSlotBytes = 16, kNumSlots = 128;
+  // Pinned memory of a link: what calls are compared by, the hashes of collectives on their way, and those of messages.
+  static constexpr std::int64_t kNumCalls = 8, kNumMessages = 128, kHashBytes = 8;
   static std::int64_t header_bytes(int world_size) {
-    return std::int64_t(sizeof(CallHeader)) * world_size + 2 * kSlotBytes * kNumSlots;
+    return (std::int64_t(sizeof(CallHeader)) + kNumCalls * kHashBytes) * world_size + 2 * kHashBytes * kNumMessages;
   }
 
  private:
@@ -79,8 +79,11 @@ class NcclEngine {
   std::shared_ptr<Operation> make_operation(Call call, std::string name);
   void run();
   void begin(Batch batch);
+  void begin_collective(Operation& operation);
   void begin_messages(const Batch& batch);
-  void check_message(const Operation& operation) const;
+  void check_hashes(const Operation& operation) const;
+  // Until fewer than so many batches of the same kind are on their way.
+  void wait_for_slots(bool of_messages, std::int64_t limit);
   void compare(const Operation& operation);
   // Ends what has run, in order; whatever goes wrong ends everything.
   void look();
@@ -91,7 +94,9 @@ class NcclEngine {
   std::exception_ptr explained(const std::exception_ptr& error, const Operation& operation);
   // Called while the worker waits: throws when the world is over or the call is overdue.
   void be_patient();
-  std::int64_t slot(int index, bool is_incoming) const;  // where in the link's headers
+  // Where hashes lie in the link's headers: of a collective, rank 0's first; of a message, in or out.
+  std::int64_t call_hashes(int slot) const;
+  std::int64_t message_hash_at(int slot, bool is_incoming) const;
 
   const std::shared_ptr<World> world_;
   NcclConnections& connections_;

@@ -171,6 +171,21 @@ TEST_CASE("nccl: later calls that differ in size never meet, and the clock names
   }
 }
 
+TEST_CASE("nccl: later calls that differ, but not in size, are an error on all ranks") {
+  const std::vector<Ended> ends = ends_of(3, [&](ProcessGroup& group) {
+    one_step(group, 1);
+    group.set_step(2);
+    const Tensor t = ones(group, 8000), u = full({8000}, 1, DType::i32, group.device());
+    group.all_reduce(group.rank() == 1 ? u : t, ReduceOp::sum).wait();
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    INFO(ends[rank].what);
+    CHECK(ends[rank].is_mismatch);
+    CHECK(has(ends[rank].what, concat("rank ", rank, "'s call 2 is all_reduce(sum) of ", rank == 1 ? "8000 i32" : "8000 f32", ", rank ")));
+    CHECK(has(ends[rank].what, "'s another, step 2"));
+  }
+}
+
 TEST_CASE("nccl: with every call compared a difference is named in any step") {
   GroupOptions options;
   options.check_every_call = true;

@@ -214,7 +214,7 @@ TEST_CASE("nccl split: rows and columns of a mesh are at work at once, in orders
   CHECK(emulator::nccl_record().num_communicators == 0);
 }
 
-TEST_CASE("nccl: a collective in a captured step ends the graph's section and sees what was computed before") {
+TEST_CASE("cuda graphs: a collective over NCCL ends the graph's section and sees what was computed before") {
   Count wrong;
   nccl_ranks(2, [&](ProcessGroup& group) {
     const Tensor t = full({5000}, 1, DType::f32, group.device());
@@ -234,7 +234,7 @@ TEST_CASE("nccl: a collective in a captured step ends the graph's section and se
 }
 
 TEST_CASE("nccl: work that runs as late as is allowed gives the same") {
-  emulator::options().is_deferred = true;
+  const bool was_deferred = std::exchange(emulator::options().is_deferred, true);
   Count wrong;
   nccl_ranks(2, [&](ProcessGroup& group) {
     const Tensor t = to_group(group, values_of(group.rank(), DType::f32, 30'000));
@@ -242,6 +242,6 @@ TEST_CASE("nccl: work that runs as late as is allowed gives the same") {
     work.wait();
     wrong.add(is_wrong(t, expected(ReduceOp::mean, 2, DType::f32, 30'000)));
   });
-  emulator::options().is_deferred = false;
+  emulator::options().is_deferred = was_deferred;
   CHECK(wrong.total() == 0);
 }
