@@ -74,18 +74,28 @@ void ShardGradients::take(std::size_t index, bool has_grad) {
   --unit.num_missing;
   if (!has_grad) return;
   const Tensor& parameter = parameters_[index].tensor;
-  if (!unit.message.defined()) {
-    const MessageScope scope(MemoryKind::communication);
-    unit.message = zeros({unit.layout.numel()}, unit.layout.dtype(), group_.device());
-  }
-  const Tensor grad = contiguous_values(grad_of(parameter));
+  if (!unit.message.defined()) unit.message = new_message(unit);
+  end_move();
+  moving_ = contiguous_values(grad_of(parameter));
   clear_grad(parameter);
   for (int rank = 0; rank < group_.world_size(); ++rank) {
     const Piece piece = unit.layout.piece(place.part, rank);
-    copy_values(flat_part(unit.message, unit.layout.section(rank) + unit.layout.offset(place.part, rank), piece.numel()),
-                flat_part(grad, piece.begin, piece.numel()));
+    ticket_ = copier_.begin(flat_part(unit.message, unit.layout.section(rank) + unit.layout.offset(place.part, rank), piece.numel()),
+                            flat_part(moving_, piece.begin, piece.numel()));
   }
   unit.has_grad[place.part] = true;
+}
+
+// Where nothing is sent, what would be the message is made where the piece lives.
+Tensor ShardGradients::new_message(const Unit& unit) const {
+  const bool is_sent = group_.world_size() > 1 || goes_across();
+  const MessageScope scope(is_sent ? MemoryKind::communication : MemoryKind::gradient);
+  return zeros({unit.layout.numel()}, unit.layout.dtype(), is_sent ? group_.device() : pieces_[unit.parameters.front()].device());
+}
+
+void ShardGradients::end_move() {
+  copier_.wait(ticket_);
+  moving_ = {};
 }
 
 void ShardGradients::leave_stage() {
@@ -100,9 +110,10 @@ void ShardGradients::leave_stage() {
 
 void ShardGradients::start(Unit& unit) {
   deliver();
+  end_move();
   under_way_ = num_started_;
+  if (!unit.message.defined()) unit.message = new_message(unit);
   const MessageScope scope(MemoryKind::communication);
-  if (!unit.message.defined()) unit.message = zeros({unit.layout.numel()}, unit.layout.dtype(), group_.device());
   for (int rank = 0; rank < group_.world_size(); ++rank) {
     for (std::size_t p = 0; p < unit.parameters.size(); ++p) {
       const std::int64_t mark = unit.layout.section(rank) + unit.layout.marks(rank) + std::int64_t(p);
@@ -205,7 +216,7 @@ void ShardGradients::finish() {
 
 void ShardGradients::abandon() {
   if (under_way_) work_.wait();
-  copier_.wait(ticket_);
+  end_move();
   under_way_.reset();
   work_ = {};
   section_ = at_home_ = {};

@@ -51,6 +51,8 @@ class ShardGradients {
   // added up in the order of a training without pieces.
   bool waits(const Unit& unit) const { return unit.is_tied && !is_last_ && group_.world_size() == 1; }
   void take(std::size_t parameter, bool has_grad);
+  Tensor new_message(const Unit& unit) const;
+  void end_move();
   void start(Unit& unit);
   void deliver();
   void add_sum(Unit& unit);
@@ -76,6 +78,7 @@ class ShardGradients {
   Tensor section_;              // what the reduction under way makes
   Work work_;
   Copier copier_;
+  Tensor moving_;               // the gradient that is copied into its message
   Tensor at_home_;              // the section where pieces live, when it is complete or on its way
   Copier::Ticket ticket_ = Copier::kDone;
 };

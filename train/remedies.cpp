@@ -15,7 +15,8 @@ using Flags = std::vector<std::string>;
 
 // A combination takes at most one change of each family.
 constexpr std::string_view kCheckpoint = "checkpoint", kUpdate = "update", kEvaluation = "evaluation", kMicroBatch = "micro-batch",
-                           kLossChunk = "loss chunk", kMlpChunk = "mlp chunk", kPrecision = "precision", kOptimizer = "optimizer";
+                           kLossChunk = "loss chunk", kMlpChunk = "mlp chunk", kPrecision = "precision", kOptimizer = "optimizer",
+                           kOffload = "offload", kSharding = "sharding";
 
 struct Candidate {
   std::string name;
@@ -88,6 +89,19 @@ void add_chunks(const Config& resolved, std::vector<Candidate>& out) {
   add("MLP", "--mlp-chunk", kMlpChunk, tokens);
 }
 
+// What may live in host memory, and, of several ranks, on the others.
+void add_places(const Config& config, int world_size, std::vector<Candidate>& out) {
+  const auto add = [&](const char* name, const char* what) { out.push_back({name, {"--offload", what}, RemedyEffect::same_bits, kOffload}); };
+  add("parameters and optimizer state in host memory", "parameters");
+  if (config.checkpoint != "none") add("what checkpoints begin with in host memory", "boundaries");
+  if (config.checkpoint != "none") add("parameters, optimizer state and what checkpoints begin with in host memory", "all");
+  if (world_size > 1 && config.strategy == "ddp")
+    out.push_back({concat("parameters, gradients and optimizer state sharded over ", world_size, " ranks"),
+                   {"--strategy", "sharded"},
+                   RemedyEffect::rounding,
+                   kSharding});
+}
+
 void add_micro_batches(const Config& config, std::vector<Candidate>& out) {
   std::int64_t batch = config.batch, accumulate = config.accumulate;
   for (int halvings = 0; halvings < 3 && batch % 2 == 0; ++halvings) {
@@ -114,11 +128,12 @@ void add_results(const Config& config, std::vector<Candidate>& out) {
   }
 }
 
-std::vector<Candidate> candidates(const Config& config, const Config& resolved) {
+std::vector<Candidate> candidates(const Config& config, const Config& resolved, int world_size) {
   std::vector<Candidate> out;
   add_checkpoints(config, out);
   add_updates(config.accumulate, out);
   add_chunks(resolved, out);
+  add_places(config, world_size, out);
   if (resolved.eval_batch > 1) {
     const std::int64_t half = (resolved.eval_batch + 1) / 2;
     out.push_back(
@@ -328,7 +343,7 @@ std::vector<const Remedy*> Remedies::of_group(const Receipt& receipt, std::size_
 
 Remedies plan_remedies(const Config& config, const PlanOptions& options, const Plan& base, const Receipt& receipt) {
   const Planner planner(config, options, base, receipt);
-  const std::vector<Candidate> all = candidates(config, base.config);
+  const std::vector<Candidate> all = candidates(config, base.config, options.world_size);
   Remedies remedies{planner.plan(all, true), {}};
   remedies.combined = combine(planner, all, remedies.single);
   std::erase_if(remedies.single, [&](const Remedy& remedy) { return !helps(remedy, receipt); });

@@ -3,6 +3,7 @@
 #include <refrain/autograd/ops/all.h>
 #include <refrain/dist/data_parallel.h>
 #include <refrain/dist/local_sgd.h>
+#include <refrain/dist/sharded.h>
 #include <refrain/optim/sgd.h>
 #include <refrain/tests/support/catch.h>
 #include <refrain/tests/support/thread_group.h>
@@ -159,4 +160,49 @@ TEST_CASE("local_sgd: bf16 averages are rounded stochastically, right on average
   double mean = 0;
   for (const float v : values[0]) mean += double(v) / 4096;
   CHECK(mean == Approx(1 + 0x1p-8).epsilon(0x1p-7 / 20));
+}
+
+TEST_CASE("sharded: weights of two stages are pieces on two ranks, whole in their stages alone: a step by hand") {
+  run_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const Device& device = group->device();
+    const auto vector = [&](std::vector<float> values) {
+      const Tensor t = from_values(values, {std::int64_t(values.size())}, device);
+      set_requires_grad(t);
+      return t;
+    };
+    const Tensor a = vector({1, 2, 3}), b = vector({4, 5, 6});
+    const std::vector<NamedTensor> named{{"a", a}, {"b", b}};
+    Sharded sharded(*group, {{named[0]}, {named[1]}});
+    check(!a.has_bytes() && !b.has_bytes(), "parameters are still there");
+    check(sharded.find("a")->piece.numel() == (group->rank() == 0 ? 1 : 2), "three elements on two ranks: 1 and 2");
+    const std::vector<std::string> none;
+    Sgd sgd(sharded.pieces_of(make_groups(named, 0, none)));
+    {
+      const Sharded::Pass pass(sharded, "step");
+      const Tensor x = full({3}, group->rank() == 0 ? 1 : 3, DType::f32, device);
+      sharded.enter(0);
+      const Tensor hidden = mul(a, x);  // da = b · x
+      sharded.enter(1);
+      const Tensor y = sum(mul(hidden, b), {0});  // db = a · x
+      sharded.require(0);
+      backward(y, sharded.options());
+      sharded.finish();
+    }
+    sgd.step(0.5);
+    sharded.end_step();
+    const auto whole = [&](const char* name) { return sharded.gathered(*sharded.find(name), sharded.find(name)->piece).to_vector<float>(); };
+    check(whole("a") == std::vector<float>{1 - 4, 2 - 5, 3 - 6}, "a - 0.5 · 2 · b");
+    check(whole("b") == std::vector<float>{4 - 1, 5 - 2, 6 - 3}, "b - 0.5 · 2 · a");
+  });
+}
+
+TEST_CASE("sharded: a parameter that shares its bytes, or is away with nobody knowing its values, is refused") {
+  const Device device = Device::new_cpu();
+  const std::unique_ptr<ProcessGroup> alone = single_group(device);
+  const Tensor both = zeros({8}, DType::f32, device), half(both.storage(), device, DType::f32, {4}, {1}, 0);
+  set_requires_grad(half);
+  CHECK_THROWS_WITH(Sharded(*alone, {{{"half", half}}}), Catch::Contains("'half' must be all of its storage"));
+  const Tensor away = leaf(1, device);
+  away.storage()->evict();
+  CHECK_THROWS_WITH(Sharded(*alone, {{{"away", away}}}), Catch::Contains("'away' is away, and nobody has its values"));
 }

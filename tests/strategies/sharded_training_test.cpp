@@ -1,5 +1,6 @@
 // Parameters that are sharded or offloaded train as those that are not.
 #include <refrain/tests/strategies/training.h>
+#include <refrain/train/plan.h>
 
 #include <string>
 
@@ -197,5 +198,27 @@ TEST_CASE("sharded: clipping and loss scales go by the norm of the whole") {
         if (ddp.is_applied[i]) CHECK(rank.norms[i] == Approx(ddp.norms[i]).epsilon(1e-6));
       check_near(rank, ddp, 1e-6f);
     }
+  }
+}
+
+TEST_CASE("offload: the device's planned peak is the same at every depth") {
+  std::int64_t peak = 0;
+  for (const std::int64_t depth : {12, 48, 192}) {
+    Config config = small_config(false);
+    config.depth = depth;
+    config.data_path = "/nonexistent";
+    config.device = "cpu";
+    config.packing = "online";
+    config.optimizer = "adamw";
+    config.update = "fused";
+    config.accumulate = 4;
+    config.accumulate_schedule = "layerwise";
+    config.checkpoint = "nested";
+    config.offload = "all";
+    config.epochs = 2;
+    const Plan plan = plan_training(config, {.num_train = 24, .num_test = 6, .work = false});
+    if (peak == 0) peak = plan.ledger.peak_bytes();
+    CHECK(plan.ledger.peak_bytes() == peak);
+    CHECK(plan.host.peak_bytes() > depth * 10000);
   }
 }
