@@ -44,7 +44,7 @@ std::vector<Part> parts_of(const std::vector<NamedTensor>& tensors, const Sharde
 std::vector<Part> parts_of(const Module& model, const Sharded* sharded) {
   std::vector<Part> parts;
   for (const NamedTensor& entry : model.state_dict()) {
-    const Sharded::Shard* shard = sharded != nullptr ? sharded->find(entry.name) : nullptr;
+    const Sharded::Shard* shard = sharded != nullptr && sharded->moves_parameters() ? sharded->find(entry.name) : nullptr;
     parts.push_back({entry.name, shard != nullptr ? shard->piece : entry.tensor, shard});
   }
   return parts;

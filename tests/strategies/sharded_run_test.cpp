@@ -61,7 +61,11 @@ TEST_CASE("run: sharded on two ranks, stopped and resumed, offloaded or not, end
       config.sharded = level;
       run(config, 2, false, 5);
       run(config, 2, true);
-      for (const char* file : {"model.safetensors", "optimizer.safetensors"}) CHECK(last(config, file) == last(ddp, file));
+      for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+        INFO(file);
+        const bool is_same = last(config, file) == last(ddp, file);  // not printed: they are no text
+        CHECK(is_same);
+      }
       std::filesystem::remove_all(config.run_dir);
     }
   }
@@ -88,7 +92,8 @@ TEST_CASE("run: a sharded snapshot is gone on from by another number of ranks, b
     if (expected.empty()) expected = last(config, "model.safetensors");
     // The tied weight's parts are added in another order where micro-batches are accumulated.
     CHECK(last(config, "model.safetensors").size() == expected.size());
-    if (next.world_size == 4) CHECK(last(config, "model.safetensors") == expected);
+    const bool is_same = last(config, "model.safetensors") == expected;
+    CHECK((is_same || next.world_size < 4));
     std::filesystem::remove_all(config.run_dir);
   }
 }
