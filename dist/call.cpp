@@ -54,7 +54,8 @@ Rounds rounds_of(const Call& call, int world_size) {
   if (call.kind != CallKind::all_reduce && call.kind != CallKind::reduce_scatter) return {};
   if (world_size == 1 || call.in.numel() == 0) return {};
   const std::int64_t size = std::int64_t(size_of(call.dtype()));
-  if (call.kind == CallKind::all_reduce && call.in.bytes() <= kDirectBytes)
+  const std::int64_t to_all = call.in.bytes() * (world_size - 1);
+  if (call.kind == CallKind::all_reduce && to_all <= kDirectBytes && to_all * (world_size - 2) <= kMoreBytes * world_size)
     return {.is_direct = true, .elements = call.in.numel(), .num_rounds = 1, .num_slots = 1};
   const std::int64_t longest = *std::max_element(call.counts.begin(), call.counts.end());
   const std::int64_t most = std::max<std::int64_t>(kSlotBytes / (world_size - 1) / size, 1024);

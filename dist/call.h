@@ -23,8 +23,9 @@ struct Call {
   std::string text(std::span<const int> part = {}) const;
 };
 
-// A reduction goes in rounds, so that its scratch stays small: in each the ranks exchange `elements` of every piece. Up to
-// kDirectBytes everything is sent to everybody at once instead.
+// A reduction goes in rounds, so that its scratch stays small: in each the ranks exchange `elements` of every piece. A small one
+// is sent to everybody whole instead, which is one exchange where a round is two: of two ranks that is as many bytes, of more ranks
+// kMoreBytes more at most.
 struct Rounds {
   bool is_direct = false;
   std::int64_t elements = 0, num_rounds = 0;
@@ -33,7 +34,7 @@ struct Rounds {
   // Of what the other ranks send at a time.
   std::int64_t scratch_elements(int world_size) const { return num_slots * (world_size - 1) * elements; }
 };
-inline constexpr std::int64_t kDirectBytes = 16 << 10, kSlotBytes = 4 << 20;
+inline constexpr std::int64_t kDirectBytes = 1 << 20, kMoreBytes = 64 << 10, kSlotBytes = 4 << 20;
 Rounds rounds_of(const Call& call, int world_size);
 
 // Where piece r of `counts` begins; offsets[world_size] is the whole.

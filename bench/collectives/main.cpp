@@ -61,7 +61,7 @@ void run_rank(int rank, int world_size, int port, const std::string& directory, 
       gloo::allreduce(options);
     };
     std::vector<double> times[2];
-    const int calls = bytes < (1 << 20) ? 50 : 1;  // a small one is timed many at once
+    const int calls = bytes < (1 << 20) ? 50 : bytes < (4 << 20) ? 10 : 1;  // small ones are timed many at once
     for (int i = 0; i < repetitions + 1; ++i) {
       for (const bool is_ours : {true, false}) {
         group->barrier();

@@ -15,7 +15,7 @@ void wait_all(std::vector<Transfer>& transfers) {
   transfers.clear();
 }
 
-// Up to kDirectBytes: one message to everybody, and every rank adds all of them.
+// One message to everybody, and every rank adds all of them.
 void all_reduce_directly(const Station& at, const Call& call) {
   std::byte *own = call.out.address(), *scratch = call.scratch.address();
   const std::size_t bytes = std::size_t(call.in.bytes());

@@ -62,14 +62,18 @@ std::shared_ptr<Engine::Operation> Engine::issue(Call call) {
                                                                .number = num_collectives_,
                                                                .is_checked = is_collective && position.is_checked});
   queue_.push_back(operation);
-  changed_.notify_all();
+  if (operation->call.kind != CallKind::barrier) changed_.notify_all();  // a barrier is waited for at once
   return operation;
 }
 
 void Engine::wait(Operation& operation) {
   {
+    const NoBrokenPipe no_broken_pipe;
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return operation.is_done; });
+    while (!operation.is_done) {
+      changed_.wait(lock, [&] { return operation.is_done || (!is_busy_ && !queue_.empty()); });
+      if (!operation.is_done) do_next(lock);
+    }
     if (operation.error) std::rethrow_exception(operation.error);
   }
   try {
@@ -87,27 +91,31 @@ bool Engine::is_done(const Operation& operation) const {
 }
 
 void Engine::run() {
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::shared_ptr<Operation> operation;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return !queue_.empty() || is_stopping_; });
-      if (queue_.empty()) return;
-      operation = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    std::exception_ptr error;
-    try {
-      do_operation(*operation);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    const std::lock_guard lock(mutex_);
-    operation->error = std::move(error);  // whoever waits is its only owner
-    operation->is_done = true;
-    changed_.notify_all();
-    operation.reset();  // its scratch is freed where it is waited for
+    changed_.wait(lock, [&] { return queue_.empty() ? is_stopping_ : !is_busy_; });
+    if (queue_.empty()) return;
+    do_next(lock);
   }
+}
+
+void Engine::do_next(std::unique_lock<std::mutex>& lock) {
+  std::shared_ptr<Operation> operation = std::move(queue_.front());
+  queue_.pop_front();
+  is_busy_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    do_operation(*operation);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  is_busy_ = false;
+  operation->error = std::move(error);  // whoever waits is its only owner
+  operation->is_done = true;
+  operation.reset();  // its scratch is freed where it is waited for
+  changed_.notify_all();
 }
 
 void Engine::do_operation(Operation& operation) {

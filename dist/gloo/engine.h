@@ -1,4 +1,5 @@
-// What runs the calls of one Gloo group: a queue, and the worker that empties it.
+// What runs the calls of one Gloo group: a queue, and the worker that empties it, or whoever waits for a call that the worker has
+// not begun: a call that is waited for at once costs no change of thread.
 #pragma once
 
 #include <refrain/dist/call.h>
@@ -24,7 +25,7 @@ class Engine {
     // Guarded by the engine's mutex.
     bool is_done = false;
     std::exception_ptr error = {};
-    Transfer transfer = {};  // of a send or receive: begun by the worker, ended by whoever waits
+    Transfer transfer = {};  // of a send or receive: begun in its turn, ended by whoever waits
   };
 
   // The world's group. The world's connections are a Mesh.
@@ -46,6 +47,8 @@ class Engine {
 
  private:
   void run();
+  // Takes the first of the queue and does it. `lock` is held before and after, not meanwhile.
+  void do_next(std::unique_lock<std::mutex>& lock);
   void do_operation(Operation& operation);
   void compare(const Operation& operation);
   bool is_part() const { return number_ > 0; }
@@ -60,6 +63,7 @@ class Engine {
   mutable std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> queue_;
   std::uint64_t num_collectives_ = 0;
+  bool is_busy_ = false;  // one operation is being done
   bool is_stopping_ = false, is_stopped_ = false;
   std::thread worker_;
 };

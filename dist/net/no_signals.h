@@ -1,7 +1,9 @@
 // Threads that carry a group take no signals: those belong to the program's own threads.
 #pragma once
 
+#include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -21,6 +23,30 @@ class NoSignals {
 
  private:
   sigset_t old_;
+};
+
+// Writing to a broken connection is an error here and no signal, for code that writes without MSG_NOSIGNAL.
+class NoBrokenPipe {
+ public:
+  NoBrokenPipe() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &set_, &old_);
+  }
+  ~NoBrokenPipe() {
+    constexpr timespec kNow{};
+    while (!was_pending_ && sigtimedwait(&set_, nullptr, &kNow) < 0 && errno == EINTR) continue;
+    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
+  }
+  NoBrokenPipe(const NoBrokenPipe&) = delete;
+  NoBrokenPipe& operator=(const NoBrokenPipe&) = delete;
+
+ private:
+  sigset_t set_, old_;
+  bool was_pending_ = false;
 };
 
 template <class F>
