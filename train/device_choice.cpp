@@ -3,9 +3,11 @@
 #include <refrain/core/check.h>
 #include <refrain/core/cpu/available_memory.h>
 #include <refrain/core/cuda/backend.h>
+#include <refrain/dist/join_group.h>
 
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 
 namespace refrain {
@@ -14,9 +16,16 @@ namespace {
 
 constexpr std::string_view kCuda = "cuda", kNumbered = "cuda:";
 
-// The number in "cuda" or "cuda:N".
+// Of this process: under a launcher each rank of a machine has its own, which may be the only one that it is shown.
+int own_index() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool sees_one = visible != nullptr && *visible != '\0' && std::string_view(visible).find(',') == std::string_view::npos;
+  return sees_one ? 0 : place_from_environment().local_rank;
+}
+
+// The number in "cuda:N", or this process's own for "cuda".
 std::optional<int> cuda_index(const std::string& word) {
-  if (word == kCuda) return 0;
+  if (word == kCuda) return own_index();
   if (!word.starts_with(kNumbered)) return {};
   int index = -1;
   const auto [rest, error] = std::from_chars(word.data() + kNumbered.size(), word.data() + word.size(), index);
@@ -31,11 +40,11 @@ DeviceKind device_kind(const Config& config) {
 }
 
 Device choose_device(const Config& config) {
-  return device_kind(config) == DeviceKind::cuda ? Device::cuda(cuda_index(config.device).value_or(0)) : Device::cpu();
+  return device_kind(config) == DeviceKind::cuda ? Device::cuda(cuda_index(config.device).value_or(own_index())) : Device::cpu();
 }
 
 Device new_device(const Config& config) {
-  return device_kind(config) == DeviceKind::cuda ? Device::new_cuda(cuda_index(config.device).value_or(0)) : Device::new_cpu();
+  return device_kind(config) == DeviceKind::cuda ? Device::new_cuda(cuda_index(config.device).value_or(own_index())) : Device::new_cpu();
 }
 
 Device plan_device(const Config& config) { return Device::plan(device_kind(config)); }

@@ -9,7 +9,8 @@
 
 namespace refrain {
 
-// "auto" is "cuda" where there is a CUDA device, else "cpu".
+// "auto" is "cuda" where there is a CUDA device, else "cpu". "cuda" is the first one, or under a launcher the rank's own, by
+// LOCAL_RANK; where CUDA_VISIBLE_DEVICES shows a single one it is that.
 DeviceKind device_kind(const Config& config);
 
 // The process's own device. Throws DeviceUnavailable, with the reason, where it cannot be had.

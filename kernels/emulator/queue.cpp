@@ -3,6 +3,8 @@
 #include <refrain/kernels/emulator/queue.h>
 #include <refrain/kernels/emulator/thread.h>
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -18,7 +20,14 @@ using Clock = std::chrono::steady_clock;
 
 using Work = std::function<bool()>;  // whether it is done
 
+int current_device() {
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  return device;
+}
+
 struct Stream {
+  int device = current_device();
   std::deque<Work> work;
   std::uint64_t num_given = 0, num_done = 0;
   std::unique_ptr<std::vector<GraphNode>> capture;
@@ -81,9 +90,11 @@ void wait_until(const std::function<bool()>& is_so) {
 
 bool run_all(Stream& stream) { return run_to(stream, stream.num_given); }
 
+// Whether those of the current device are done: others may stand still for what this thread has yet to do.
 bool run_all_streams() {
+  const int device = current_device();
   bool are_done = true;
-  for (auto* stream : queues().streams) are_done = run_all(**stream) && are_done;
+  for (auto* stream : queues().streams) are_done = (run_all(**stream) || (*stream)->device != device) && are_done;
   return are_done;
 }
 

@@ -20,7 +20,7 @@ void submit_waiting(cudaStream_t stream, std::function<bool()> work);
 // Runs all that was given to the stream, and what that waits for. Throws Error for what went wrong, and where a stream has stood
 // still for as long as a launch may take.
 void drain(cudaStream_t stream);
-void drain_all();
+void drain_all();  // of the current device; others are run as far as they go
 // Runs one piece of work; whether nothing is left.
 bool poll(cudaStream_t stream);
 
