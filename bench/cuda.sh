@@ -13,7 +13,7 @@ build=${1:-}
 if [ -z "$build" ]; then
   build=build/cuda
   cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DREFRAIN_CUDA=ON -DREFRAIN_CUDA_ARCHITECTURES=native >/dev/null
-  cmake --build "$build" --target test_cuda bench_ops bench_train refrain
+  cmake --build "$build" --target test_cuda bench_ops bench_train bench_collectives refrain
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -23,6 +23,8 @@ tail -n 1 "$work/tests.txt"
 for dtype in bf16 f16 f32; do
   timeout 60 "$build/bench/bench_ops" --device cuda --dtype "$dtype" --json "$work/ops-$dtype.json" >"$work/ops-$dtype.txt" || cat "$work/ops-$dtype.txt"
 done
+# What a reduction over NCCL is made of; where its library is missing the file says so.
+timeout 60 "$build/bench/bench_collectives" --device cuda >"$work/collectives.md" 2>"$work/collectives-errors.txt" || cat "$work/collectives-errors.txt" >>"$work/collectives.md"
 python=$(command -v python3 || true)
 has_torch=no
 [ -n "$python" ] && "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && has_torch=yes
@@ -41,5 +43,5 @@ nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total --format=c
 if [ -n "$python" ]; then
   "$python" bench/peers/cuda_report.py "$work" "${OUT:-bench/results}"
 else
-  cp "$work"/*.json "$work"/*.txt "${OUT:-bench/results}/"  # no Python: the parts, unmerged
+  cp "$work"/*.json "$work"/*.txt "$work"/*.md "${OUT:-bench/results}/"  # no Python: the parts, unmerged
 fi

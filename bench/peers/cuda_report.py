@@ -85,6 +85,8 @@ def main():
             elif runs[0].get("device_allocated_peak_bytes"):
                 peak = f"{runs[0]['device_allocated_peak_bytes'] / 1e9:.3f}"
             lines.append(f"| {model} | {engine} | {ms:.1f} | {samples:.1f} | {mfu} | {peak} | {plan} |")
+    if (work / "collectives.md").exists():
+        lines += ["", "## Collectives over NCCL", "", (work / "collectives.md").read_text().strip()]
     path = out / f"cuda-{name}-{date}.md"
     path.write_text("\n".join(lines) + "\n")
     print(path)

@@ -34,7 +34,7 @@ struct Station {
   }
 };
 
-// Up to kDirectBytes: one message to everybody, and every rank adds all of them.
+// A small one: one message to everybody, and every rank adds all of them.
 void all_reduce_directly(const Station& at) {
   const Call& call = at.call;
   const std::int64_t numel = call.in.numel(), bytes = call.in.bytes();
