@@ -100,6 +100,29 @@ TEST_CASE("cuda training: over NCCL local_sgd with H = 1 is ddp to 1e-6, with H 
   CHECK(two[0].weights != ranks[0].weights);
 }
 
+TEST_CASE("cuda training: sharded and offloaded over NCCL has ddp's bits; replicas of sharded ranks end alike", "[training]") {
+  Config config = with(small_config(false), "ddp");
+  config.checkpoint = "block";
+  const std::vector<Outcome> ddp = train_on(2, config, 3);
+  config.strategy = "sharded";
+  for (const auto& [level, offload] : {std::pair{"full", "none"}, {"full", "all"}, {"optimizer", "none"}}) {
+    config.sharded = level;
+    config.offload = offload;
+    INFO(level << ", offload " << offload);
+    for (const Outcome& rank : train_on(2, config, 3)) {
+      CHECK(rank.weights == ddp[0].weights);
+      CHECK(rank.losses == ddp[0].losses);
+    }
+  }
+  config.sharded = "full";
+  config.offload = "none";
+  config.strategy = "local_sgd";
+  config.shard_ranks = 2;
+  config.local_steps = 2;
+  const std::vector<Outcome> ranks = train_on(4, config, 3);
+  for (const Outcome& rank : ranks) CHECK(rank.weights == ranks[0].weights);
+}
+
 TEST_CASE("cuda graphs: a ddp step over NCCL has the bits of one without", "[training]") {
   const Config config = with(small_config(false), "ddp");
   const std::vector<Outcome> plain = train_on(2, config, 4), graphs = train_on(2, config, 4, true);
