@@ -21,10 +21,16 @@ namespace {
 constexpr std::int64_t kMost = 4;
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-std::int64_t most_evaluated(const PlanOptions& options) { return options.whole_windows ? kAll : kMost; }
+// Parameters that come and go with stages lie elsewhere each time, where no layout says where.
+bool drifts(const Config& config) {
+  return config.packing == "online" && (config.offload != "none" || config.strategy == "sharded" || config.shard_ranks > 1);
+}
+std::int64_t most_evaluated(const Config& config, const PlanOptions& options) {
+  return options.whole_windows || drifts(config) ? kAll : kMost;
+}
 // Layer by layer all micro-batches of a window are alive together: none is like none.
 std::int64_t most_micro_batches(const Config& config, const PlanOptions& options) {
-  return options.whole_windows || config.accumulate_schedule == "layerwise" ? kAll : kMost;
+  return options.whole_windows || config.accumulate_schedule == "layerwise" || drifts(config) ? kAll : kMost;
 }
 
 // A device that follows the layout, if there is one, and keeps a timeline from the start, when one is wanted.
@@ -91,7 +97,7 @@ enum class Part { window, last_window, evaluation };
 class Rehearsal {
  public:
   Rehearsal(const Config& config, const PlannedData& data, const Windows& windows, const Device& device, const PlanOptions& options = {})
-      : most_(most_micro_batches(config, options)), most_evaluated_(most_evaluated(options)), world_size_(options.world_size),
+      : most_(most_micro_batches(config, options)), most_evaluated_(most_evaluated(config, options)), world_size_(options.world_size),
         rank_(options.rank), windows_(windows),
         program_(shortened(config), samples(data.train, window_samples(config) + last_samples(config)),
                  samples(data.test, evaluated(config, data.test.size)), device, group_on(device)),
@@ -140,7 +146,7 @@ class Rehearsal {
   PlannedWork evaluation_batch_work(const PlannedData& data) {
     const std::int64_t batch = eval_batch(program_.config);
     Loader loader(samples(data.test, batch), {.batch = batch, .shuffle = false, .num_slots = 2, .device = program_.device});
-    return work_of([&] { evaluate(*program_.model, loader, program_.loss); });
+    return work_of([&] { evaluate(*program_.model, loader, program_.loss, program_.strategy.get()); });
   }
 
  private:
@@ -290,7 +296,7 @@ Plan rehearse(const Config& config, const PlanOptions& options) {
   const double num_last = windows.has_last() ? double(plan.steps / windows.steps) : 0;
   plan.run = plus(plus({}, double(plan.steps) - num_last, whole_step), num_last, last_step);
   const std::int64_t whole_evaluated = data.test.size / (program.config.eval_batch * options.world_size);
-  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(whole_evaluated, most_evaluated(options)),
+  plan.evaluation = plus(rehearsal.work(Part::evaluation), beyond(whole_evaluated, most_evaluated(config, options)),
                          rehearsal.evaluation_batch_work(data));
   return plan;
 }

@@ -17,9 +17,13 @@ void append(std::vector<std::string>& to, std::initializer_list<std::string_view
 bool is_fused(const Cell& cell) { return cell.value(kOrder).ends_with("fused"); }
 bool is_layerwise(const Cell& cell) { return cell.value(kOrder).starts_with("layerwise"); }
 
+bool needs_static_scale(const Cell& cell) { return cell.value(kPrecision) == "16-mixed" && cell.value(kOrder) == "fused"; }
+
 std::vector<std::string> written_flags(const Cell& cell) {
   std::vector<std::string> flags;
   append(flags, {"--checkpoint", cell.value(kCheckpoint), "--precision", cell.value(kPrecision), "--optimizer", cell.value(kOptimizer)});
+  // In f16 a second moment is a few of the smallest numbers or zero: the least difference between gradients decides which.
+  if (cell.value(kPrecision) == "16-true" && cell.value(kOptimizer) == "adamw") append(flags, {"--optimizer-state", "f32"});
   const std::string_view strategy = cell.value(kStrategy);
   if (strategy == "ddp") append(flags, {"--strategy", "ddp"});
   if (strategy == "local_sgd") append(flags, {"--strategy", "local_sgd"});
@@ -41,12 +45,13 @@ std::vector<std::string> written_flags(const Cell& cell) {
 
 const std::array<Axis, kNumAxes>& axes() {
   static const std::array<Axis, kNumAxes> all{{
-      {"strategy", {"none", "ddp", "local_sgd"}},
+      {"strategy",
+       {"none", "ddp", "local_sgd", "sharded", "sharded gradients", "sharded optimizer", "sharded x ddp", "sharded x local_sgd"}},
       {"checkpoint", {"none", "block", "nested"}},
       {"precision", {"32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true"}},
       {"order", {"ordinary", "fused", "layerwise", "layerwise fused"}},
       {"accumulate", {"1", "2"}},
-      {"offload", {"none"}},
+      {"offload", {"none", "parameters", "boundaries", "all"}},
       {"optimizer", {"sgd", "adamw"}},
   }};
   return all;
@@ -88,8 +93,7 @@ int world_size_of(const Cell& cell) { return cell.value(kStrategy) == "none" ? 1
 
 std::vector<std::string> flags_of(const Cell& cell) {
   std::vector<std::string> flags = written_flags(cell);
-  for (const Refusal& refusal : refusals_of(cell))
-    if (refusal.has_instead) append(flags, {"--loss-scale", "static"});
+  if (needs_static_scale(cell)) append(flags, {"--loss-scale", "static"});
   return flags;
 }
 
@@ -119,12 +123,23 @@ Config config_of(const Cell& cell) {
 
 std::vector<Refusal> refusals_of(const Cell& cell) {
   std::vector<Refusal> refusals;
-  if (cell.value(kPrecision) == "16-mixed" && cell.value(kOrder) == "fused")
+  const std::string_view strategy = cell.value(kStrategy);
+  const bool moves_parameters = cell.value(kOffload) == "parameters" || cell.value(kOffload) == "all";
+  if ((strategy == "sharded gradients" || strategy == "sharded optimizer") && moves_parameters)
+    refusals.push_back({.what = "offload of parameters that are whole on every rank: sharded gradients, sharded optimizer",
+                        .flags = flags_of(cell),
+                        .reason = "parameters that are whole on every rank"});
+  else if (needs_static_scale(cell))
     refusals.push_back({.what = "16-mixed with its dynamic loss scale and the order `fused`; trains with a static one",
                         .flags = written_flags(cell),
                         .reason = "a dynamic scale: needs all gradients before the first update",
                         .has_instead = true});
   return refusals;
+}
+
+bool is_refused(const Cell& cell) {
+  const std::vector<Refusal> refusals = refusals_of(cell);
+  return std::any_of(refusals.begin(), refusals.end(), [](const Refusal& refusal) { return !refusal.has_instead; });
 }
 
 }  // namespace refrain::testing

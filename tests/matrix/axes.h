@@ -48,5 +48,6 @@ struct Refusal {
 };
 // By the documentation; empty for most cells.
 std::vector<Refusal> refusals_of(const Cell& cell);
+bool is_refused(const Cell& cell);  // as a whole
 
 }  // namespace refrain::testing

@@ -16,7 +16,7 @@ namespace refrain::testing {
 struct Trained {
   std::vector<float> weights = {};  // all parameters, on every rank
   std::vector<double> losses = {};  // rank 0's, of every step
-  std::vector<std::int64_t> peak_bytes = {};  // of every rank
+  std::vector<std::int64_t> peak_bytes = {}, host_peak_bytes = {};  // of every rank
   std::vector<std::string> problems = {};     // ranks that differ from each other or from their plans
 };
 
@@ -27,7 +27,7 @@ struct CellResult {
   bool is_trained = false;               // false: refused as a whole, or failed
   bool is_exact = false;                 // the weights have the bits of the simplest equivalent's
   double difference = 0;                 // the largest of a weight from it
-  std::vector<std::int64_t> peak_bytes = {};
+  std::vector<std::int64_t> peak_bytes = {}, host_peak_bytes = {};
   double seconds = 0;
 };
 

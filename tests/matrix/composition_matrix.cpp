@@ -49,7 +49,7 @@ Options parse(int argc, char** argv) {
       const bool has_number = i + 1 < argc && argv[i + 1][0] != '-';
       const std::string strength = has_number ? argv[++i] : "2";
       check(strength == "2" || strength == "3", "--subset: expected 2 or 3, got '", strength, "'");
-      options.cells = cover(all_cells(), strength == "3" ? 3 : 2, 1);
+      options.cells = cover_of_all(strength == "3" ? 3 : 2);
       options.what = word + " " + strength;
     } else if (word == "--cell") {
       options.what = value();

@@ -50,4 +50,12 @@ std::vector<Cell> cover(const std::vector<Cell>& cells, int strength, std::uint6
   return chosen;
 }
 
+std::vector<Cell> cover_of_all(int strength) {
+  std::vector<Cell> cells = all_cells();
+  const auto refused = std::stable_partition(cells.begin(), cells.end(), [](const Cell& cell) { return !is_refused(cell); });
+  std::vector<Cell> chosen = cover({cells.begin(), refused}, strength, 1);
+  for (const Cell& cell : cover({refused, cells.end()}, strength, 1)) chosen.push_back(cell);
+  return chosen;
+}
+
 }  // namespace refrain::testing

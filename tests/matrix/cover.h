@@ -12,4 +12,7 @@ namespace refrain::testing {
 // always the cell that has most of what is missing, among equals the first in an order that `seed` gives.
 std::vector<Cell> cover(const std::vector<Cell>& cells, int strength, std::uint64_t seed);
 
+// Of all cells: such a subset of those that train, and after it of those that are refused.
+std::vector<Cell> cover_of_all(int strength);
+
 }  // namespace refrain::testing

@@ -22,10 +22,15 @@ std::string short_number(double value) {
   return text;
 }
 
-// "36", or "34 of 36".
+// "36"; "34 of 36"; "12, 24 refused".
 std::string num_good(const Results& results) {
-  const auto good = std::count_if(results.begin(), results.end(), [](const CellResult* r) { return r->is_trained && r->problems.empty(); });
-  return good == std::ptrdiff_t(results.size()) ? concat(good) : concat(good, " of ", results.size());
+  std::ptrdiff_t good = 0, refused = 0;
+  for (const CellResult* result : results) {
+    good += result->is_trained && result->problems.empty();
+    refused += !result->is_trained && result->problems.empty();
+  }
+  const std::ptrdiff_t rest = std::ptrdiff_t(results.size()) - refused;
+  return concat(good, good == rest ? "" : concat(" of ", rest), refused > 0 ? concat(", ", refused, " refused") : "");
 }
 
 std::string largest_differences(const Results& results) {

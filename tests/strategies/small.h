@@ -4,8 +4,10 @@
 #include <refrain/core/random.h>
 #include <refrain/core/view.h>
 #include <refrain/data/samples.h>
+#include <refrain/dist/sharded.h>
 #include <refrain/nn/module.h>
 #include <refrain/train/config.h>
+#include <refrain/train/program.h>
 
 #include <vector>
 
@@ -63,6 +65,18 @@ inline Config small_config(bool is_text) {
 inline std::vector<std::vector<float>> weights_of(const Module& model) {
   std::vector<std::vector<float>> all;
   for (const NamedTensor& entry : model.named_parameters()) all.push_back(entry.tensor.to_vector<float>());
+  return all;
+}
+
+// The whole of every parameter, on each rank of a replica.
+inline std::vector<std::vector<float>> weights_of(Program& program) {
+  Sharded* sharded = program.strategy->sharded();
+  if (sharded == nullptr || !sharded->moves_parameters()) return weights_of(*program.model);
+  std::vector<std::vector<float>> all;
+  for (const NamedTensor& entry : program.model->named_parameters()) {
+    const Sharded::Shard* shard = sharded->find(entry.name);
+    all.push_back(sharded->gathered(*shard, shard->piece.without_autograd()).to_vector<float>());
+  }
   return all;
 }
 

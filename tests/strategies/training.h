@@ -22,18 +22,6 @@ struct Outcome {
   Ledger ledger;
 };
 
-// The whole of every parameter, on each rank of a replica.
-inline std::vector<std::vector<float>> weights_of(Program& program) {
-  Sharded* sharded = program.strategy->sharded();
-  if (sharded == nullptr || !sharded->moves_parameters()) return weights_of(*program.model);
-  std::vector<std::vector<float>> all;
-  for (const NamedTensor& entry : program.model->named_parameters()) {
-    const Sharded::Shard* shard = sharded->find(entry.name);
-    all.push_back(sharded->gathered(*shard, shard->piece.without_autograd()).to_vector<float>());
-  }
-  return all;
-}
-
 // So many steps, through ends of epochs.
 inline Outcome train_steps(Program& program, int num_steps) {
   Outcome outcome;
