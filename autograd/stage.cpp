@@ -64,6 +64,8 @@ void check_parts(std::span<const ChainPart> parts, std::size_t begin, std::size_
 
 }  // namespace
 
+StageKeeper* stage_keeper() { return detail::autograd_state().keeper; }
+
 StageKeeperScope::StageKeeperScope(StageKeeper* keeper) : old_(detail::autograd_state().keeper) { detail::autograd_state().keeper = keeper; }
 StageKeeperScope::~StageKeeperScope() { detail::autograd_state().keeper = old_; }
 

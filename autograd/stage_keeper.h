@@ -14,7 +14,13 @@ class StageKeeper {
   // A value that stage `index` made is about to be made again while another stage computes: its parameters are needed as well,
   // until the next enter().
   virtual void require(std::uint32_t index) = 0;
+  // Of several backwards through the present stage the second begins: from now on its gradients stand beside what the stage before
+  // has left under way, which has had its time.
+  virtual void settle() {}
 };
+
+// Null where parameters are there all the time.
+StageKeeper* stage_keeper();
 
 // The keeper of the models that run on this thread in the scope; null: parameters are there.
 class StageKeeperScope {

@@ -25,6 +25,8 @@ class ShardGradients {
   BackwardOptions options(BackwardOptions then, bool is_last);
   // A stage is left: reduces what is complete.
   void leave_stage();
+  // Ends the reduction under way.
+  void settle() { deliver(); }
   void finish();
   void abandon();
   bool is_running() const { return is_running_; }

@@ -77,6 +77,8 @@ void Sharded::require(std::uint32_t stage) {
   if (values_) values_->require(stage);
 }
 
+void Sharded::settle() { gradients_->settle(); }
+
 bool Sharded::knows(std::string_view key) const { return !values_ || values_->knows(key); }
 
 BackwardOptions Sharded::options(BackwardOptions then, bool is_last) {

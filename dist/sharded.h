@@ -94,6 +94,7 @@ class Sharded final : public StageKeeper {
   };
   void enter(std::uint32_t stage) override;
   void require(std::uint32_t stage) override;
+  void settle() override;
   // Whether passes with this key have been seen: later ones are alike.
   bool knows(std::string_view key) const;
 

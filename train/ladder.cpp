@@ -51,10 +51,10 @@ const std::vector<Rung>& rungs() {
       {"micro-batch 4 x 4", {3.91}, "bf16-true", kAdam, 16, 4, {2.86, 2.06, 1.92, 0.21}},
       {"+ SGD", {2.02}, "bf16-true", "--optimizer sgd --lr 0.01", 16, 4, {1.64, 0.85, 0.71, 0.10}},
       {"load", {1.24, 0.65}, "bf16-true", "", 0, 0, {0.609, 0, 0, 0.05}},
-      // Of 4 GPUs, with 64 images a step together.
-      {"sharded x4 + checkpoint", {6.59}, "32-true", "--optimizer adam --lr 5e-5 --strategy sharded", 16, 16, {0, 2.57, 1.64, 1.27}, 4,
+      // Of 4 GPUs, each with 64 images a step.
+      {"sharded x4 + checkpoint", {6.59}, "32-true", "--optimizer adam --lr 5e-5 --strategy sharded", 64, 64, {0, 2.57, 1.64, 1.27}, 4,
        "--checkpoint block", "boundaries"},
-      {"+ offload", {6.03}, "32-true", "--optimizer adam --lr 5e-5 --strategy sharded", 16, 16, {0, 1.66, 0.73, 0.36}, 4,
+      {"+ offload", {6.03}, "32-true", "--optimizer adam --lr 5e-5 --strategy sharded", 64, 64, {0, 1.66, 0.73, 0.36}, 4,
        "--checkpoint block --offload parameters", "all"},
   };
   return list;

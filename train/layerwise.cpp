@@ -3,6 +3,7 @@
 #include <refrain/autograd/random.h>
 #include <refrain/autograd/saved_tensor.h>
 #include <refrain/autograd/session.h>
+#include <refrain/autograd/stage_keeper.h>
 #include <refrain/autograd/tape.h>
 #include <refrain/core/check.h>
 
@@ -154,6 +155,11 @@ struct LayerwiseWindow::Impl {
     }
   }
 
+  // Before the backward of micro-batch m.
+  static void settle(std::size_t m) {
+    if (StageKeeper* keeper = stage_keeper(); keeper != nullptr && m == 1) keeper->settle();
+  }
+
   // Everything a walk backward needs to know.
   struct Walk {
     bool is_repeated = false;
@@ -164,6 +170,7 @@ struct LayerwiseWindow::Impl {
   // One stretch of tape, of micro-batch m. Leaves that no earlier stage reads are final with the last micro-batch.
   void backward(const Walk& walk, const ChainPart& part, std::size_t m, const Tensor& out, Tensor grad, bool is_retained) const {
     BackwardOptions options{.grad_out = std::move(grad), .retain = is_retained, .is_last = m + 1 == size()};
+    settle(m);
     if (options.is_last) {
       options.on_final = walk.on_final;
       for (const Tensor& leaf : walk.leaves) {
@@ -215,6 +222,7 @@ struct LayerwiseWindow::Impl {
   // The last part of a group goes backward right after its forward, one micro-batch at a time.
   void backward_last(const Walk& walk, const ChainPart& part, std::size_t m, Hidden from, Tensor& grad,
                      std::span<const std::uint64_t> hashes) const {
+    settle(m);
     Tensor leaf = begin_tape(std::move(from)), out;
     const Tensor start = name_of_value(leaf);
     {

@@ -100,7 +100,7 @@ TEST_CASE("ladder: a rank of the sharded and offloaded rungs takes at most what 
       REQUIRE(entry(rung, column).is_planned());
       CHECK(double(entry(rung, column).bytes()) <= 1e9 * entry(rung, column).target_gb);
     }
-    CHECK(double(entry(rung, "plain").bytes()) < 1e9 * entry(rung, "B").target_gb);
+    CHECK(double(entry(rung, "plain").bytes()) > 1e9 * entry(rung, "B").target_gb);
   }
   CHECK(entry("+ offload", "B").host_bytes > 900'000'000);  // a quarter of parameters and moments
 }
@@ -138,7 +138,7 @@ TEST_CASE("ladder: text, JSON and page tell the same", "[train]") {
 TEST_CASE("ladder: a long reason is told whole", "[train]") {
   std::string reason;
   for (int i = 0; i < 200; ++i) reason += "é";
-  LadderRung rung{.name = "r", .published_gb = {1.0}, .entries = {}, .missing = {}};
+  LadderRung rung{.name = "r", .published_gb = {1.0}, .entries = {}};
   rung.entries.push_back({.column = "A", .flags = {}, .missing = reason});
   CHECK(ladder_text({rung}).find("  A          " + reason + "\n") != std::string::npos);
 }
