@@ -23,7 +23,7 @@ cmake --preset "$preset" >build-configure.log 2>&1 || { cat build-configure.log;
 rm -f build-configure.log
 # The tsan preset tests some rooms only: what they do not need is not built.
 targets=(all)
-[ "$preset" != tsan ] || targets=(test_core test_data test_autograd)
+[ "$preset" != tsan ] || targets=(test_core test_data test_autograd test_dist)
 cmake --build "build/$preset" --target "${targets[@]}" -- -k 0 || { echo "the build failed"; echo "0 passed, 1 failed"; exit 1; }
 
 passed=0
