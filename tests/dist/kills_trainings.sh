@@ -6,7 +6,7 @@
 #
 # REFRAIN is the command, such as build/test/apps/refrain. As kills.sh, which see for the clocks, and besides: after each kill or
 # stop the newest snapshot must be whole; at the end a run goes on once more, undisturbed, and must have the weights, bit for bit,
-# of one that was never disturbed. STRATEGY: ddp, local_sgd, …; all without.
+# of one that was never disturbed. STRATEGY: ddp, local_sgd, sharded, sharded_local_sgd, offload; all without.
 set -u
 if [ "$#" -lt 3 ]; then
   sed -n 's/^# \{0,1\}//p' "$0" | sed -n 2,10p
@@ -14,7 +14,7 @@ if [ "$#" -lt 3 ]; then
 fi
 kills=$1 stops=$2 refrain=$(realpath "$3")
 shift 3
-[ "$#" -gt 0 ] || set -- ddp local_sgd
+[ "$#" -gt 0 ] || set -- ddp local_sgd sharded sharded_local_sgd offload
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -33,7 +33,7 @@ lr = 0.01
 schedule = "constant"
 epochs = 0
 max_steps = 1000000
-snapshot_every = 5
+snapshot_every = 2
 eval_every = 0
 EOF
 
@@ -41,15 +41,16 @@ flags_of() {
   case "$1" in
     ddp) echo "--strategy ddp" ;;
     local_sgd) echo "--strategy local_sgd --local-steps 4" ;;
+    sharded) echo "--strategy sharded" ;;
+    sharded_local_sgd) echo "--strategy local_sgd --local-steps 4 --shard-ranks 2" ;;
+    offload) echo "--strategy sharded --offload all --checkpoint block" ;;
     *) echo "there is no strategy '$1' here" >&2; exit 2 ;;
   esac
 }
 newest_step() { ls "$1/snapshots" 2>/dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1; }
 
-# For kills.sh, after each kill or stop. There may be no snapshot yet.
+# For kills.sh, after each kill or stop.
 cat >check.sh <<'EOF'
-[ -d run/snapshots ] || exit 0
-[ -n "$(ls run/snapshots)" ] || exit 0
 "$REFRAIN" evaluate run >evaluation 2>&1 || { cat evaluation; exit 1; }
 ! grep skipped evaluation
 EOF
@@ -60,6 +61,9 @@ for strategy in "$@"; do
   flags=$(flags_of "$strategy") || exit 2
   echo "$strategy"
   rm -rf run whole
+  # There is a snapshot from the beginning, however slow the machine.
+  # shellcheck disable=SC2086
+  "$refrain" launch -n 4 -- train config.toml --run-dir run --max-steps 4 $flags >log 2>&1 || tail -20 log
   # shellcheck disable=SC2086
   bash "$here/kills.sh" "$kills" "$stops" "$refrain" launch -n 4 -- train config.toml --resume --run-dir run $flags || failures=$((failures + 1))
   broken_at=$(newest_step run)
