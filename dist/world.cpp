@@ -29,7 +29,8 @@ Socket store_listener(const Place& place) {
 
 }  // namespace
 
-World::World(const Place& place, const GroupOptions& options, const Connect& connect) : place_(place), options_(options), host_(host_name()) {
+World::World(const Place& place, const GroupOptions& options, const Connect& connect)
+    : place_(place), options_(options), host_(host_name()) {
   check<RendezvousError>(!place.token.empty() || is_loopback(place.master_addr), "REFRAIN_TOKEN is not set: on ",
                          place.master_addr, ", which other machines reach, the ranks must share a secret");
   if (place.rank == 0) server_ = std::make_unique<StoreServer>(store_listener(place), place.world_size, place.token, options);

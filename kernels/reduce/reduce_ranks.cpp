@@ -27,7 +27,8 @@ void validate(const ReduceRanks& k) {
 }
 
 Cost cost(const ReduceRanks& k) {
-  return {double(k.others.numel()) + (k.op == ReduceOp::mean ? double(k.out.numel()) : 0), k.own.bytes() + k.others.bytes() + k.out.bytes()};
+  const double flops = double(k.others.numel()) + (k.op == ReduceOp::mean ? double(k.out.numel()) : 0);
+  return {flops, k.own.bytes() + k.others.bytes() + k.out.bytes()};
 }
 
 namespace {

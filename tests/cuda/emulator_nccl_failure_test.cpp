@@ -6,6 +6,8 @@
 #include <refrain/tests/cuda/parity.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 
 using namespace refrain;
 using std::chrono::milliseconds;
@@ -153,7 +155,8 @@ TEST_CASE("nccl: calls that differ in the first step are named on all ranks, bef
   });
   for (const Ended& end : ends) {
     CHECK(end.is_mismatch);
-    CHECK(end.what == "the ranks' calls differ: rank 0's call 2 is all_reduce(sum) of 100 f32, rank 2's call 2 is all_reduce(max) of 100 f32, step 1");
+    CHECK(end.what ==
+          "the ranks' calls differ: rank 0's call 2 is all_reduce(sum) of 100 f32, rank 2's call 2 is all_reduce(max) of 100 f32, step 1");
   }
 }
 
@@ -260,4 +263,17 @@ TEST_CASE("nccl: two ranks on one GPU, and a rank that does not come, are errors
   for (const std::string& text : problems(3, 2, false)) CHECK(text != "no problem");
   unsetenv("REFRAIN_EMULATOR_DEVICES");
   CHECK(emulator::nccl_record().num_communicators == 0);
+}
+
+TEST_CASE("emulator without NCCL", "[.missing_nccl]") {
+  for (const Ended& end : ends_of(2, [](ProcessGroup&) {})) {
+    CHECK(end.is_rendezvous);
+    CHECK(end.what == "more than one rank on CUDA devices needs NCCL: libnccl.so.2: hidden by the emulator's options");
+  }
+}
+
+TEST_CASE("nccl: without the library a second rank is refused, with the reason") {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command = "REFRAIN_EMULATOR_HIDE=libnccl REFRAIN_EMULATOR_REPORT= '" + program + "' '[.missing_nccl]' 2>&1";
+  CHECK(std::system(command.c_str()) == 0);
 }

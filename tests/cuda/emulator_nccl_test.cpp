@@ -179,7 +179,8 @@ TEST_CASE("nccl split: rows and columns of a mesh are at work at once, in orders
   Count wrong;
   nccl_ranks(4, [&](ProcessGroup& world) {
     const int rank = world.rank();
-    const auto row = world.split(std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}), column = world.split(std::vector<int>{rank % 2, rank % 2 + 2});
+    const auto row = world.split(std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}),
+               column = world.split(std::vector<int>{rank % 2, rank % 2 + 2});
     const auto of = [&](double value, std::int64_t count) { return full({count}, value, DType::f32, world.device()); };
     const auto is_all = [](const Tensor& t, float value) {
       const std::vector<float> values = t.to_vector<float>();

@@ -20,8 +20,8 @@ Config with(Config config, const std::string& strategy) {
 
 std::unique_ptr<Program> program_on(const Config& config, const Device& device, const std::shared_ptr<ProcessGroup>& group = nullptr) {
   const bool is_text = config.model == "gpt2";
-  return std::make_unique<Program>(config, std::make_shared<MadeUpSamples>(is_text, kTrain), std::make_shared<MadeUpSamples>(is_text, kTest), device,
-                                   group);
+  return std::make_unique<Program>(config, std::make_shared<MadeUpSamples>(is_text, kTrain),
+                                   std::make_shared<MadeUpSamples>(is_text, kTest), device, group);
 }
 
 Outcome train_on_one(Config config, int world_size, int num_steps) {

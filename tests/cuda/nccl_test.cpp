@@ -38,7 +38,8 @@ TEST_CASE("cuda nccl: a link of one rank sends to itself, broadcasts, adds, copi
   CHECK(same_bits(on_cpu(y), values));
 
   link->broadcast(y.address(), y.bytes(), 0, kPatience);
-  link->reduce({.own = x, .others = Tensor(y.storage(), device, DType::f32, {1, 1000}, {1000, 1}, 0), .rank = 0, .op = ReduceOp::sum, .out = x});
+  const Tensor others(y.storage(), device, DType::f32, {1, 1000}, {1000, 1}, 0);
+  link->reduce({.own = x, .others = others, .rank = 0, .op = ReduceOp::sum, .out = x});
   link->copy(y.address(), x.address(), x.bytes());
   wait_for(*link->mark());
   const std::vector<float> doubled = y.to_vector<float>(), before = values.to_vector<float>();

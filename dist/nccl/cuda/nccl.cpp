@@ -20,12 +20,13 @@ struct Api {
 
  private:
   std::string problem_of() const {
-    if (!library.is_usable()) return library.file() + ": " + library.problem();
+    if (const std::string why = library.problem(); !why.empty())  // the loader's words may name it themselves
+      return why.find(library.file()) != std::string::npos ? why : library.file() + ": " + why;
     int version = 0;
     if (functions.ncclGetVersion(&version) != nccl::success) return library.file() + " does not tell its version";
     if (version < nccl::kLeastVersion)
-      return concat(library.file(), " is version ", version / 10000, ".", version / 100 % 100, ", at least ", nccl::kLeastVersion / 10000, ".",
-                    nccl::kLeastVersion / 100 % 100, " is needed");
+      return concat(library.file(), " is version ", version / 10000, ".", version / 100 % 100, ", at least ",
+                    nccl::kLeastVersion / 10000, ".", nccl::kLeastVersion / 100 % 100, " is needed");
     return {};
   }
 };

@@ -1,22 +1,15 @@
 // The functions of NCCL that the engine calls, for ranks that are threads of one process: non-blocking communicators alone, which
 // take their time. What is called reaches the stream only when somebody has asked for the state, twice; a message blocks the streams
 // of both ranks until both have come to it, or their communicator is aborted. Messages of other sizes than expected never meet.
-#include <refrain/kernels/common/cuda/nccl_functions.cuh>
-#include <refrain/kernels/emulator/device_memory.h>
 #include <refrain/kernels/emulator/libraries/fake.h>
 #include <refrain/kernels/emulator/libraries/nccl.h>
-#include <refrain/kernels/emulator/queue.h>
+#include <refrain/kernels/emulator/libraries/nccl_types.h>
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <deque>
-#include <memory>
-#include <mutex>
-#include <set>
-#include <vector>
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>
@@ -40,69 +33,6 @@ namespace refrain::cuda::nccl {
 
 namespace {
 
-struct Message {
-  std::vector<char> bytes;
-  bool is_taken = false;
-};
-
-// The communicators of one id.
-struct World {
-  std::vector<Comm*> comms;
-  int num_joined = 0;
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> mail;  // from, to
-  struct Split {
-    int color, key;
-    comm_t* made;
-    Comm* comm = nullptr;  // once all have come
-  };
-  std::map<int, Split> splits;  // by rank
-};
-
-struct Operation {
-  Comm* comm;
-  bool is_send;
-  char* bytes;
-  std::size_t count;
-  int peer;
-  cudaStream_t stream;
-};
-
-}  // namespace
-
-struct Comm {
-  std::shared_ptr<World> world;
-  int rank = 0, device = 0;
-  std::vector<Operation> given;  // not on the stream yet
-  int num_looks = 0;             // until it is
-  Result error = success;
-  std::string text = {};
-  std::shared_ptr<bool> is_aborted = std::make_shared<bool>(false);
-};
-
-namespace {
-
-struct All {
-  std::mutex mutex;  // after the queues' own
-  std::map<std::string, std::shared_ptr<World>> worlds;
-  std::set<Comm*> comms;
-  std::string last_error;
-  int num_ids = 0;
-};
-All& all() {
-  static All* everything = new All;
-  return *everything;
-}
-
-thread_local int group_depth = 0;
-thread_local std::vector<Operation> group;
-
-bool is_known(comm_t comm) { return all().comms.count(comm) > 0; }
-
-Result refused(std::string why) {
-  all().last_error = std::move(why);
-  return invalid_usage;
-}
-
 void join(const std::shared_ptr<World>& world, Comm* comm, int rank) {
   comm->world = world;
   comm->rank = rank;
@@ -120,89 +50,6 @@ void join(const std::shared_ptr<World>& world, Comm* comm, int rank) {
                    " both on CUDA device " + std::to_string(comm->device);
     }
   }
-}
-
-// All that one group put on a stream.
-struct Exchange {
-  std::shared_ptr<World> world;
-  std::shared_ptr<bool> is_aborted;
-  int rank;
-  std::vector<Operation> operations;
-  std::vector<std::shared_ptr<Message>> sent = {};
-  bool has_begun = false;
-
-  // Whether it is over.
-  bool go_on() {
-    const std::lock_guard lock(all().mutex);
-    if (*is_aborted) return true;
-    if (!has_begun) {
-      has_begun = true;
-      for (const Operation& o : operations) {
-        if (!o.is_send) continue;
-        sent.push_back(std::make_shared<Message>(Message{.bytes = {o.bytes, o.bytes + o.count}}));
-        world->mail[{rank, o.peer}].push_back(sent.back());
-      }
-    }
-    bool is_waiting = false;
-    std::set<int> late;  // whose next message is not there: those after it wait, too
-    for (Operation& o : operations) {
-      if (o.is_send || o.bytes == nullptr || late.count(o.peer) > 0) continue;
-      auto& mail = world->mail[{o.peer, rank}];
-      if (mail.empty() || mail.front()->bytes.size() != o.count) {
-        late.insert(o.peer);
-        is_waiting = true;
-        continue;
-      }
-      std::memcpy(o.bytes, mail.front()->bytes.data(), o.count);
-      mail.front()->is_taken = true;
-      mail.pop_front();
-      o.bytes = nullptr;
-    }
-    for (const std::shared_ptr<Message>& message : sent) is_waiting = is_waiting || !message->is_taken;
-    return !is_waiting;
-  }
-};
-
-Result add(Operation o) {
-  const std::lock_guard lock(all().mutex);
-  if (!is_known(o.comm)) return invalid_argument;
-  if (o.comm->error != success) return o.comm->error;
-  if (o.comm->num_looks > 0 || o.comm->world->num_joined < int(o.comm->world->comms.size()))
-    return refused("a call while the communicator is in progress");
-  if (o.peer < 0 || o.peer >= int(o.comm->world->comms.size())) return invalid_argument;
-  if (emulator::is_device_address(o.bytes) && !emulator::is_device_memory(o.bytes, o.count)) return invalid_argument;
-  group.push_back(o);
-  return success;
-}
-
-Result begin_group() {
-  ++group_depth;
-  return success;
-}
-
-Result end_group() {
-  if (group_depth == 0) return invalid_usage;
-  if (--group_depth > 0) return success;
-  const std::lock_guard lock(all().mutex);
-  if (group.empty()) return success;
-  for (const Operation& o : group) {
-    if (!is_known(o.comm)) return invalid_argument;
-    if (o.comm != group[0].comm || o.stream != group[0].stream) return refused("the fake's groups are of one communicator and stream");
-  }
-  Comm& comm = *group[0].comm;
-  comm.num_looks = 2;
-  comm.given = std::move(group);
-  group.clear();
-  return in_progress;
-}
-
-// Gives the stream what a group was made of.
-void put_on_stream(Comm& comm, std::vector<Operation> operations) {
-  ++emulator::nccl_record().num_groups;
-  emulator::nccl_record().num_messages += int(operations.size());
-  const cudaStream_t stream = operations[0].stream;
-  auto exchange = std::make_shared<Exchange>(Exchange{comm.world, comm.is_aborted, comm.rank, std::move(operations)});
-  emulator::submit_waiting(stream, [exchange] { return exchange->go_on(); });
 }
 
 // The last rank to come makes the new communicators' worlds; each then finds its own.
