@@ -3,6 +3,7 @@
 #include <refrain/dist/buckets.h>
 #include <refrain/dist/data_parallel.h>
 
+#include <cmath>
 #include <utility>
 
 namespace refrain {
@@ -92,6 +93,37 @@ BackwardOptions Sharded::options(BackwardOptions then, bool is_last) {
 void Sharded::finish() { gradients_->finish(); }
 
 void Sharded::abandon() { gradients_->abandon(); }
+
+GradNorm Sharded::grad_norm() {
+  std::vector<Tensor> pieces;
+  for (const Shard& shard : shards_) pieces.push_back(shard.piece);
+  return norm_of_all(refrain::grad_norm(pieces));
+}
+
+GradNorm Sharded::norm_of_all(GradNorm norm) {
+  if (group_.world_size() == 1) return norm;
+  // Whether and where a rank has found one that is not finite travels beside its square.
+  const KindScope kind(MemoryKind::communication);
+  const Tensor numbers = zeros({group_.world_size(), 2}, DType::f64, group_.device());
+  if (numbers.has_bytes()) {
+    std::vector<double> own(std::size_t(2 * group_.world_size()), 0);
+    own[std::size_t(2 * group_.rank())] = norm.norm * norm.norm;
+    own[std::size_t(2 * group_.rank() + 1)] = double(norm.first_non_finite + 1);
+    set_bytes(numbers, std::as_bytes(std::span(own)));
+  }
+  group_.all_reduce(numbers, ReduceOp::sum).wait();
+  if (!numbers.has_bytes()) return norm;
+  const std::vector<double> all = numbers.to_vector<double>();
+  double square = 0;
+  norm.first_non_finite = -1;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    square += all[i];
+    const std::int64_t first = std::int64_t(all[i + 1]) - 1;
+    if (first >= 0 && (norm.is_finite() || first < norm.first_non_finite)) norm.first_non_finite = first;
+  }
+  norm.norm = std::sqrt(square);
+  return norm;
+}
 
 void Sharded::end_step() {
   for (std::size_t i = 0; i < wholes_.size(); ++i) {

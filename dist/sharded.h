@@ -24,6 +24,7 @@
 #include <refrain/dist/process_group.h>
 #include <refrain/dist/shard_gradients.h>
 #include <refrain/dist/shard_values.h>
+#include <refrain/optim/clip_grad.h>
 #include <refrain/optim/parameter_group.h>
 
 #include <memory>
@@ -104,6 +105,10 @@ class Sharded final : public StageKeeper {
   void finish();
   // Forgets the update, after an exception that every rank meets at the same place.
   void abandon();
+  // Of the gradients of all pieces, on every rank: what clipping goes by (clip_factor() of optim/clip_grad.h). All ranks call it.
+  GradNorm grad_norm();
+  // The same made of each rank's own, however it was measured.
+  GradNorm norm_of_all(GradNorm own);
   // After the optimizer's step.
   void end_step();
 

@@ -36,4 +36,8 @@ class ChainModel : public Module {
   std::vector<std::shared_ptr<Stage>> stages_;
 };
 
+// The parameters of each stage by their full names; one that several stages read is in each of them. Throws InvalidArgument for a
+// stage that is no module, of which that is not known.
+std::vector<std::vector<NamedTensor>> stage_parameters(const ChainModel& model);
+
 }  // namespace refrain

@@ -62,7 +62,8 @@ struct RunLimit {
   RunLimit(const Config& config, const Device& device) {
     const std::int64_t reserved = device.reserved_bytes();
     const std::int64_t free = std::min(free_memory(device), std::numeric_limits<std::int64_t>::max() - reserved);
-    if (config.offload != "none") host_scope.emplace(device.host(), std::max<std::int64_t>(free_memory(Device::cpu()), 1), "what the machine had free at the start");
+    if (config.offload != "none")
+      host_scope.emplace(device.host(), std::max<std::int64_t>(free_memory(Device::cpu()), 1), "what the machine had free at the start");
     const std::int64_t budget = config.memory_budget.value, limit = config.memory_limit.value;
     // A plan within the budget needs no limit; steps that are no part of it, such as windows that are run again, may not exceed it.
     if (budget > 0 && (limit == 0 || budget < limit)) scope.emplace(device, budget, "memory_budget");

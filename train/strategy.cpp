@@ -5,7 +5,6 @@
 #include <refrain/train/strategies.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -14,20 +13,6 @@ namespace refrain {
 namespace detail {
 
 namespace {
-
-StageParameters stage_parameters(const ChainModel& model) {
-  StageParameters stages;
-  for (const std::shared_ptr<Stage>& stage : model.stages()) {
-    const auto* module = dynamic_cast<const Module*>(stage.get());
-    check(module != nullptr, "sharded: stage '", stage->name(), "' is no module: which parameters it reads is not known");
-    stages.emplace_back();
-    for (NamedTensor parameter : module->named_parameters()) {
-      parameter.name = concat(stage->name(), ".", parameter.name);
-      stages.back().push_back(std::move(parameter));
-    }
-  }
-  return stages;
-}
 
 ShardLevel level_of(const Config& config) {
   if (config.strategy != "sharded" || config.sharded == "full") return ShardLevel::full;
@@ -110,12 +95,9 @@ BackwardOptions Together::accumulated() { return shards_ ? shards_->sharded->opt
 
 void Together::agree(double& norm, std::int64_t& first_non_finite) {
   if (!shards_) return;
-  double square[] = {norm * norm};
-  reduce(*shards_->inner, square, ReduceOp::sum);
-  if (shards_->inner->world_size() > 1) norm = std::sqrt(square[0]);
-  StepCounts counts{.first_non_finite = first_non_finite};
-  agree(counts);
-  first_non_finite = counts.first_non_finite;
+  const GradNorm all = shards_->sharded->norm_of_all({norm, first_non_finite});
+  norm = all.norm;
+  first_non_finite = all.first_non_finite;
 }
 
 void Together::agree(StepCounts& counts) {
