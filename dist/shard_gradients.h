@@ -29,7 +29,6 @@ class ShardGradients {
   void settle() { deliver(); }
   void finish();
   void abandon();
-  bool is_running() const { return is_running_; }
   void set_across(ProcessGroup* across) { across_ = across; }
 
  private:

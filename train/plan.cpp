@@ -21,14 +21,14 @@ namespace {
 constexpr std::int64_t kMost = 4;
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-// Parameters that come and go with stages lie elsewhere each time, where no layout says where.
-bool drifts(const Config& config) {
-  return config.packing == "online" && (config.offload != "none" || config.strategy == "sharded" || config.shard_ranks > 1);
-}
+// Parameters that come and go with stages, and checkpoints that wait elsewhere, leave the arena otherwise than they found it: no
+// micro-batch is like its neighbours.
+bool drifts(const Config& config) { return config.offload != "none" || config.strategy == "sharded" || config.shard_ranks > 1; }
 std::int64_t most_evaluated(const Config& config, const PlanOptions& options) {
-  return options.whole_windows || drifts(config) ? kAll : kMost;
+  // A layout says where an evaluation's tensors lie.
+  return options.whole_windows || (drifts(config) && config.packing == "online") ? kAll : kMost;
 }
-// Layer by layer all micro-batches of a window are alive together: none is like none.
+// Layer by layer all micro-batches of a window are alive together.
 std::int64_t most_micro_batches(const Config& config, const PlanOptions& options) {
   return options.whole_windows || config.accumulate_schedule == "layerwise" || drifts(config) ? kAll : kMost;
 }
