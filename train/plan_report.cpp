@@ -71,7 +71,11 @@ std::string plan_report(const Plan& plan) {
     const std::int64_t left = limit - plan.reserved_bytes;
     out += row("memory_limit", concat(bytes_text(limit), left >= 0 ? " holds" : " is too low"));
   }
-  if (config.offload != "none") out += row("offloaded to host memory", bytes_text(plan.host_reserved_bytes));
+  if (config.offload != "none") {
+    out += row("host memory, pageable", bytes_text(plan.host_reserved_bytes));
+    if (plan.world_size > 1)
+      out += row(concat("of ", plan.world_size, " ranks on one machine"), bytes_text(plan.world_size * plan.host_reserved_bytes));
+  }
   out += concat("\n", peak_report(plan.ledger, plan.reserved_bytes), outside_arena_report(process_memory().resident));
   out += concat("\nWork\n\n", row("a step", scaled(plan.step.total.flops, "FLOP")),
                 row("an evaluation", scaled(plan.evaluation.total.flops, "FLOP")), row("all steps", scaled(plan.run.total.flops, "FLOP")),

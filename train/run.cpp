@@ -16,6 +16,7 @@
 #include <refrain/train/layout_scope.h>
 #include <refrain/train/metrics.h>
 #include <refrain/train/peak_json.h>
+#include <refrain/train/plan.h>
 #include <refrain/train/program.h>
 #include <refrain/train/report.h>
 #include <refrain/train/run_memory.h>
@@ -62,8 +63,11 @@ struct RunLimit {
   RunLimit(const Config& config, const Device& device) {
     const std::int64_t reserved = device.reserved_bytes();
     const std::int64_t free = std::min(free_memory(device), std::numeric_limits<std::int64_t>::max() - reserved);
-    if (config.offload != "none")
-      host_scope.emplace(device.host(), std::max<std::int64_t>(free_memory(Device::cpu()), 1), "what the machine had free at the start");
+    if (config.offload != "none") {
+      const int ranks = place_from_environment().local_world_size;
+      host_scope.emplace(device.host(), std::max<std::int64_t>(free_memory(Device::cpu()) / ranks, 1),
+                         concat("what the machine had free at the start", ranks > 1 ? concat(", for each of ", ranks, " ranks") : ""));
+    }
     const std::int64_t budget = config.memory_budget.value, limit = config.memory_limit.value;
     // A plan within the budget needs no limit; steps that are no part of it, such as windows that are run again, may not exceed it.
     if (budget > 0 && (limit == 0 || budget < limit)) scope.emplace(device, budget, "memory_budget");
@@ -372,6 +376,26 @@ std::shared_ptr<ProcessGroup> group_of(const Config& config, const RunOptions& o
   return place.world_size > 1 ? join_group(place, device, GroupOptions::from_environment()) : nullptr;
 }
 
+// What is offloaded must have room where it goes: said before anything is made.
+void check_host_memory(const Config& config, const Device& device, int world_size, int rank) {
+  if (config.offload == "none") return;
+  std::int64_t needed = 0;
+  try {
+    needed = plan_training(config, {.work = false, .is_packed = false, .world_size = world_size, .rank = rank}).host_reserved_bytes;
+  } catch (const InvalidArgument&) {
+    return;  // the run says why, with the data at hand; so with the next
+  } catch (const DataError&) {
+    return;
+  }
+  const Device host = device.host();
+  if (needed <= host.memory_limit()) return;
+  OutOfMemory error(concat("offload = \"", config.offload, "\": rank ", rank, " needs ", needed, " bytes of host memory, the limit is ",
+                           host.memory_limit(), " (", host.memory_limit_reason(), ")"));
+  error.requested = needed;
+  error.limit = host.memory_limit();
+  throw error;
+}
+
 // Other ranks learn at once why this one ends, and not when its memory has been reported on.
 struct AbortScope {
   std::shared_ptr<ProcessGroup> group;
@@ -409,11 +433,16 @@ RunResult run_training(Config config, const RunOptions& options, const RunHooks&
   const BudgetChoice budget = choose_budget(config, {.world_size = world_size});
   if (!budget.note.empty()) note(hooks, budget.note);
   const Config given = std::exchange(config, budget.config);
+  check_host_memory(config, device, world_size, rank);
   const LayoutScope layout(config, device, world_size, rank);
   if (group != nullptr) group->set_step(-1);  // throws when another rank has ended while this one planned
   // What an earlier run left behind is not this run's.
   device.trim();
   device.reset_peak();
+  if (device.has_host()) {
+    device.host().trim();
+    device.host().reset_peak();
+  }
   const RunMemory memory(config, device, world_size);
   // Of the run as it stands: complete, interrupted, or out of memory, where the receipt is what one needs.
   const auto report = [&](const Config& resolved, RunEnd end, double train_seconds) {
