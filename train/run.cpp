@@ -65,8 +65,10 @@ struct RunLimit {
     const std::int64_t free = std::min(free_memory(device), std::numeric_limits<std::int64_t>::max() - reserved);
     if (config.offload != "none") {
       const int ranks = place_from_environment().local_world_size;
-      host_scope.emplace(device.host(), std::max<std::int64_t>(free_memory(Device::cpu()) / ranks, 1),
-                         concat("what the machine had free at the start", ranks > 1 ? concat(", for each of ", ranks, " ranks") : ""));
+      const std::int64_t share = std::max<std::int64_t>(free_memory(Device::cpu()) / ranks, 1);
+      if (share < device.host().memory_limit())
+        host_scope.emplace(device.host(), share,
+                           concat("what the machine had free at the start", ranks > 1 ? concat(", for each of ", ranks, " ranks") : ""));
     }
     const std::int64_t budget = config.memory_budget.value, limit = config.memory_limit.value;
     // A plan within the budget needs no limit; steps that are no part of it, such as windows that are run again, may not exceed it.

@@ -97,3 +97,16 @@ TEST_CASE("run: a sharded snapshot is gone on from by another number of ranks, b
     std::filesystem::remove_all(config.run_dir);
   }
 }
+
+TEST_CASE("run: offloaded parameters without room in host memory are refused before anything is made") {
+  const ScratchDirectory scratch;
+  Config config = run_config(scratch, "run");
+  config.strategy = "none";
+  config.offload = "parameters";
+  const Device device = Device::new_cpu();
+  device.host().set_memory_limit(10'000, "a small machine");
+  CHECK_THROWS_WITH(run_training(config, {.device = device}, {}),
+                    Catch::StartsWith("offload = \"parameters\": rank 0 needs ") && Catch::EndsWith("the limit is 10000 (a small machine)"));
+  CHECK(device.live_count() == 0);
+  CHECK(!std::filesystem::exists(config.run_dir));
+}
