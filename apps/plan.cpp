@@ -63,7 +63,7 @@ int plan_command(const std::vector<std::string>& arguments) {
     else if (flag == "--test-samples")
       options.num_test = count_of(flag, reader.value(), "samples");
     else if (flag == "--world")
-      options.world_size = int(count_of(flag, reader.value(), "ranks"));
+      options.world_size = int(count_of(flag, reader.value(), "ranks", 16384));
     else
       rest.push_back(argument);
   }

@@ -60,8 +60,8 @@ class DataParallel {
   void abandon();
 
   std::int64_t num_updates() const { return num_updates_; }
-  // Another order of buckets is still to come.
-  bool will_change() const { return num_updates_ < 2; }
+  // The next update allocates otherwise than the last one: the first has other buckets, the second agrees on their order.
+  bool will_change() const { return num_updates_ < 3; }
 
  private:
   struct Filling {

@@ -74,6 +74,7 @@ class Sharded final : public StageKeeper {
   ~Sharded() override;
 
   const std::vector<Shard>& shards() const { return shards_; }
+  const Device& device() const { return group_.device(); }
   // Null where there is none of this name.
   const Shard* find(std::string_view name) const;
   // The same groups with pieces in the place of parameters, for an optimizer.
@@ -112,7 +113,7 @@ class Sharded final : public StageKeeper {
   // After the optimizer's step.
   void end_step();
 
-  // The whole tensor on the device, made of every rank's `piece`, which belongs to the shard: itself, or optimizer state. All
+  // The whole tensor on the device (in a world of one the piece, where it is), made of every rank's `piece`, which belongs to the shard: itself, or optimizer state. All
   // ranks call it.
   Tensor gathered(const Shard& shard, const Tensor& piece);
   // Whether gradients of the parameters themselves are kept between the micro-batches of an update.

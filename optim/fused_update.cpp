@@ -102,8 +102,10 @@ void FusedUpdate::judge(const Look& look) {
   if (first_non_finite_ >= 0 || std::isfinite(measure_.square(look.index))) return;
   if (stops_at_non_finite_) {
     for (std::size_t i = look.num_updates; i < updates_.size(); ++i) optimizer_.discount_update(updates_[i]);
-    fail<NonFinite>("the gradient of parameter '", optimizer_.parameter_name(look.index), "' is not finite, completed by ", look.op,
-                    " in module '", look.module->text, "'; parameters whose gradients came before it are updated already");
+    // One that other ranks have a part in is completed by no op.
+    const std::string where = look.op.empty() || look.op == "backward" ? "" : concat(", completed by ", look.op, " in module '", look.module->text, "'");
+    fail<NonFinite>("the gradient of parameter '", optimizer_.parameter_name(look.index), "' is not finite", where,
+                    "; parameters whose gradients came before it are updated already");
   }
   first_non_finite_ = look.index;
 }

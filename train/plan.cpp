@@ -6,6 +6,7 @@
 #include <refrain/train/planned_data.h>
 #include <refrain/train/program.h>
 #include <refrain/train/setup.h>
+#include <refrain/train/snapshot_state.h>
 
 #include <algorithm>
 #include <array>
@@ -126,6 +127,8 @@ class Rehearsal {
       epoch += epochs;
       done += epochs * windows_.steps;
     }
+    if (program_.strategy->sharded() != nullptr && program_.strategy->is_of_main_replica())
+      save_snapshot({}, *program_.model, *program_.optimizer, {}, program_.strategy->sharded(), false);  // gathers as a run does
     run(Part::evaluation);
   }
 

@@ -204,6 +204,17 @@ struct Run : Program {
     save(!strategy->is_together());
   }
 
+  // Where all ranks end for the same reason, none does before the first has saved. A fused update of pieces ends on the rank that has
+  // the piece.
+  void wait_for_others() {
+    if (!strategy->is_together() || (strategy->sharded() && config.update == "fused")) return;
+    try {
+      double none[] = {0};
+      strategy->maximum(none);
+    } catch (const RankLost&) {  // it has gone already, for the reason that this one has
+    }
+  }
+
   double epoch() const { return double(loader->state().epoch) + double(loader->state().position) / double(loader->num_samples()); }
   double replayed_share() const { return flops > 0 ? replayed_flops / flops : 0; }
 
@@ -320,6 +331,7 @@ RunResult train(Run& run, MetricsWriter* metrics, const RunHooks& hooks) {
       step = run.step();
     } catch (const NonFinite&) {
       run.save_after_non_finite();
+      run.wait_for_others();
       throw;
     }
     if (!step) {

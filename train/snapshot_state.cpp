@@ -2,6 +2,7 @@
 
 #include <refrain/core/io/safetensors.h>
 #include <refrain/core/io/snapshot.h>
+#include <refrain/core/memory/layout.h>
 
 #include <map>
 #include <optional>
@@ -103,6 +104,7 @@ void read_all(const SafetensorsFile& file, const std::vector<Part>& parts, Other
 
 void save_snapshot(const fs::path& run_dir, const Module& model, const Optimizer& optimizer, const TrainerState& state, Sharded* sharded,
                    bool writes, const Replicas& replicas) {
+  if (sharded != nullptr) begin_section(sharded->device(), "snapshot");
   const OptimizerState optimizer_state = optimizer.state_dict();
   const ReplicaNumbers numbers{optimizer_state.scalars, state.scaler};
   std::vector<StoredTensor> own_tensors;

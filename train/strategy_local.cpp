@@ -52,14 +52,14 @@ class LocalSgdStrategy final : public Together {
     const std::string buckets = !is_together() || shards_ ? "" : section_of(*ddp_);
     return concat(is_together() ? ", warm-up" : "", buckets, Together::section());
   }
-  bool will_change() const override { return is_together() || Together::will_change(); }
+  bool will_change() const override { return was_together_ || is_together() || Together::will_change(); }
 
   void end_step(GradScaler& scaler) override {
     if (shards_) sharded()->end_step();
-    const bool was_together = is_together();
+    was_together_ = is_together();
     ++num_steps_;
-    can_save_ = was_together;
-    if (was_together) return;
+    can_save_ = was_together_;
+    if (was_together_) return;
     begin_section(group_->device(), "averaging");
     if (!averaging_->step()) return;
     agree_on_scale(scaler);
@@ -130,6 +130,7 @@ class LocalSgdStrategy final : public Together {
   std::optional<LocalSgd> averaging_;
   std::optional<DataParallel> ddp_;
   bool is_asked_ = false, stops_ = false, can_save_ = true;
+  bool was_together_ = false;  // in the last step
 };
 
 }  // namespace

@@ -172,12 +172,15 @@ std::string Trainer::first_non_finite(const LoaderState& start, const Loader::Up
   FiniteWatch watch;
   if (options_.layerwise != nullptr && options_.fused_update && num_batches(window) > 0) {
     GradMeasure measure(optimizer_);  // gradients of one stage at a time fit into memory
-    forward_layerwise(window).backward({.announcements = [&] { return strategy_->sharded() ? strategy_->reduced(measure.options()) : measure.options(); }});
+    const bool has_pieces = strategy_->sharded() != nullptr;
+    forward_layerwise(window).backward(
+        {.announcements = [&] { return has_pieces ? strategy_->reduced(measure.options()) : measure.options(); }});
+    if (has_pieces) strategy_->finish_backward();  // while somebody listens
   } else {
     StepResult ignored;
     run_window(window, ignored, strategy_->sharded() ? Announcements([&] { return strategy_->reduced({}); }) : Announcements());
+    if (strategy_->sharded()) strategy_->finish_backward();
   }
-  if (strategy_->sharded()) strategy_->finish_backward();
   return watch.finding() ? to_text(*watch.finding()) : "no single op is to blame";
 }
 

@@ -36,6 +36,9 @@ void check_ranks(const Config& config, int world_size) {
   const bool is_text = config.model == "gpt2";
   run_ranks(world_size, [&](const std::shared_ptr<ProcessGroup>& group) {
     const int rank = group->rank();
+    const Plan plan =
+        plan_training(config, {.num_train = kTrain, .num_test = kTest, .work = false, .world_size = world_size, .rank = rank});
+    if (plan.layout) group->device().set_placement(follow(plan.layout));
     Ledger run, host;
     std::int64_t reserved = 0;
     {
@@ -47,8 +50,6 @@ void check_ranks(const Config& config, int world_size) {
       if (config.offload != "none") host = group->device().host().ledger();
       weights[std::size_t(rank)] = weights_of(program);
     }
-    const Plan plan =
-        plan_training(config, {.num_train = kTrain, .num_test = kTest, .work = false, .world_size = world_size, .rank = rank});
     const std::lock_guard lock(mutex);
     INFO("rank " << rank << " of " << world_size);
     CHECK(plan.ledger.peak_bytes() == run.peak_bytes());
@@ -107,6 +108,23 @@ TEST_CASE("plan: a rank's peak, and its host's, is the run's to the byte: sharde
         config.checkpoint = is_text ? "block" : "none";
         check_ranks(config, 4);
       }
+    }
+  }
+}
+
+TEST_CASE("plan: packed, a rank's reserved bytes are the run's, the steps after the first buckets, a warm-up and the first fetches too") {
+  for (const char* strategy : {"ddp", "local_sgd", "sharded"}) {
+    for (const std::int64_t max_steps : {2, 3, 7}) {
+      Config config = planned_config(false);
+      config.packing = "plan";
+      config.batch = 1;
+      config.strategy = strategy;
+      config.local_warmup = config.strategy == "local_sgd" ? 3 : 0;
+      config.optimizer = "adamw";
+      config.epochs = 0;
+      config.max_steps = max_steps;
+      config.eval_every = 0;
+      check_ranks(config, 2);
     }
   }
 }

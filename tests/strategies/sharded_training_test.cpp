@@ -222,3 +222,31 @@ TEST_CASE("offload: the device's planned peak is the same at every depth") {
     CHECK(plan.host.peak_bytes() > depth * 10000);
   }
 }
+
+TEST_CASE("sharded: a loss that becomes NaN is named by all ranks, whatever has to be run again to find where it began") {
+  for (const char* update : {"after", "fused"}) {
+    for (const char* schedule : {"ordinary", "layerwise"}) {
+      for (const char* level : kLevels) {
+        Config config = with_strategy(small_config(false), "sharded", level);
+        config.update = update;
+        config.accumulate_schedule = schedule;
+        config.lr = 1e30;
+        INFO(update << ' ' << schedule << ' ' << level);
+        int num_named = 0;
+        run_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+          Program program(config, std::make_shared<MadeUpSamples>(false, 40), std::make_shared<MadeUpSamples>(false, 6), group->device(), group);
+          try {
+            train_steps(program, 10);
+          } catch (const NonFinite& error) {
+            check(std::string(error.what()).find("; first: ") != std::string::npos || std::string(error.what()).find("the update of step") == 0,
+                  "unexpected: ", error.what());
+            static std::mutex mutex;
+            const std::lock_guard lock(mutex);
+            ++num_named;
+          }
+        });
+        CHECK(num_named == 2);
+      }
+    }
+  }
+}
