@@ -132,7 +132,9 @@ std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_pt
 }
 
 std::vector<ParameterGroup> parameter_groups(const Config& config, const Module& model) {
-  return make_groups(model.named_parameters(), config.weight_decay);
+  std::vector<ParameterGroup> groups = make_groups(model.named_parameters(), config.weight_decay);
+  check(!groups.empty(), "freeze: every parameter is frozen, there is nothing to train");
+  return groups;
 }
 
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, std::vector<ParameterGroup> groups) {

@@ -29,7 +29,7 @@ CheckpointPolicy checkpoint_policy(const Config& config, const ChainModel& model
 // evaluations compare.
 std::shared_ptr<const ModelLoss> build_loss(const Config& config, std::shared_ptr<ChainModel> model);
 
-// The model's parameters that are trained, with the configuration's decay.
+// The model's parameters that are trained, with the configuration's decay. Throws InvalidArgument where all are frozen.
 std::vector<ParameterGroup> parameter_groups(const Config& config, const Module& model);
 // "auto" in rounding, loss_scale and non_finite means what the precision calls for; a run's config.toml keeps the word.
 std::unique_ptr<Optimizer> build_optimizer(const Config& config, std::vector<ParameterGroup> groups);

@@ -183,6 +183,12 @@ TEST_CASE("sharded: frozen parameters are gathered and left as they are") {
   for (const char* level : kLevels) CHECK(train_ranks(2, with_strategy(config, "sharded", level), 40, 5)[1].weights == ddp.weights);
 }
 
+TEST_CASE("a training whose parameters are all frozen is refused by the key that did it") {
+  Config config = small_config(false);
+  config.freeze = {"*"};
+  CHECK_THROWS_WITH(train_alone(config, 10, 1), Catch::StartsWith("freeze: every parameter is frozen"));
+}
+
 TEST_CASE("sharded: clipping and loss scales go by the norm of the whole") {
   Config config = small_config(false);
   config.clip_norm = 0.5;
